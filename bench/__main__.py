@@ -24,10 +24,12 @@ from bench import (
     scale,
     scan,
     slow,
+    stacks,
     start,
     steps,
     table,
     teardown,
+    world,
 )
 
 ALL = {
@@ -40,6 +42,7 @@ ALL = {
     "localise": localise.run,
     "bare": bare.run,
     "hang": hang.run,
+    "stacks": stacks.run,
     "scale": scale.run,
     "nodes": nodes.run,
     "audit": audit.run,
@@ -48,6 +51,7 @@ ALL = {
     "ledger": ledger.run,
     "slow": slow.run,
     "preempt": preempt.run,
+    "world": world.run,
 }
 APART = {"ray": ray.run}  # by name alone: it needs Ray, which is large
 WITHOUT_HOSTS = ("scale", "scan", "audit", "steps", "ledger")

@@ -37,8 +37,7 @@ LONG = (
     "hosts/test_launchers.py", "local/", "hosts/", "fabric/", "agent/", "sky/", "examples/", "data/",
 )  # fmt: skip
 # These fork ranks from one process that has imported torch: it is started once, in the worker that has all of a group.
-FORKING = {"tests/fabric/ranks": "ranks", "tests/examples/test_train_fsdp.py": "training",
-           "tests/examples/test_train_lm.py": "training"}  # fmt: skip
+FORKING = {"tests/fabric/ranks": "ranks", "tests/examples/test_train_": "training"}
 
 # Each page by itself: its commands take from seconds to a minute.
 PAGES = "tests/docs/test_pages_run.py"

@@ -20,9 +20,9 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = SOURCE / "allranks"
 PURE_PACKAGES = ("protocol", "cluster", "settings", "plan", "preflight", "diagnose", "fabric/analysis", "overlap")
 GANG = ("gang", "roster", "clocks", "gate", "states", "members", "places", "remarks", "hangwatch", "gathering",
-        "spares", "connections", "ending", "preloading", "rendezvous", "resuming", "running", "lingering", "policy",
-        "history", "groups", "passed_signals", "saving", "steps", "pace", "stragglers", "ready_test",
-        "roles")  # fmt: skip
+        "changing_world", "spares", "connections", "ending", "preloading", "rendezvous", "resuming", "running",
+        "lingering", "policy", "history", "groups", "passed_signals", "saving", "steps", "pace", "stragglers",
+        "ready_test", "roles")  # fmt: skip
 REPORT = ("record", "drawing", "redact", "timeline", "timeplot", "machines", "ledgerwords", "progressplot")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
               "runs/documents.py", "runs/timeledger.py", "findings.py",

@@ -22,16 +22,28 @@ from pathlib import Path
 
 from tests.hosts.bed import Bed, BedError, missing
 from tests.ports import free_port
+from tests.slurm.bed import SlurmBed
+from tests.slurm.bed import missing as slurm_missing
 
-from bench.chaos.faults import BY_NAME
+from bench.chaos.elsewhere import JoinPlay, SlurmPlay
+from bench.chaos.faults import BY_NAME, Way
 from bench.chaos.judge import Seen, judge, unknown, worst
-from bench.chaos.looking import accused_of, dropped_of, out_of_order_in, printed_in, trained_in, unreadable
-from bench.chaos.plan import PAUSE, STEPS, Round, draw
+from bench.chaos.looking import (
+    accused_of,
+    dropped_of,
+    out_of_order_in,
+    printed_in,
+    trained_in,
+    unreachable_logs,
+    unreadable,
+)
+from bench.chaos.plan import PAUSE, STEPS, Round, draw, fault_of
 from bench.chaos.playing import PROGRAM, Play, Unplayable
 from bench.chaos.table import Line, last_lines, summary
 from bench.table import OUT
 
 HOSTS = 6
+SLURM_HOSTS = 4
 HOURS = 4.0
 
 
@@ -41,6 +53,32 @@ class Beds:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._bed: Bed | None = None
+        self._slurm: SlurmBed | None = None
+
+    def play(self, place: Path, round_: Round) -> Play:
+        """A round on hosts that are ready for it."""
+        way = fault_of(round_).way
+        if way is Way.SLURM:
+            return SlurmPlay(self._clean_slurm(), place, round_)
+        if way is Way.JOIN:
+            return JoinPlay(self.clean(), place, round_)
+        return Play(self.clean(), place, round_)
+
+    def _clean_slurm(self) -> SlurmBed:
+        """Idle nodes of Slurm."""
+        if self._slurm is not None:
+            try:
+                self._slurm.heal()
+                return self._slurm
+            except (BedError, AssertionError, OSError, subprocess.SubprocessError) as error:
+                print(f"  the bed of Slurm is made again: {error}", file=sys.stderr)
+                self._slurm.down()
+                self._slurm = None
+        why = slurm_missing()
+        if why:
+            raise Unplayable(why)
+        self._slurm = SlurmBed.up(SLURM_HOSTS, self._directory / "slurm-bed")
+        return self._slurm
 
     def clean(self) -> Bed:
         """Hosts that are on, without faults, on which nothing runs."""
@@ -61,6 +99,9 @@ class Beds:
         if self._bed is not None:
             self._bed.down()
             self._bed = None
+        if self._slurm is not None:
+            self._slurm.down()
+            self._slurm = None
 
 
 @contextmanager
@@ -114,11 +155,11 @@ class Unbroken:
         return losses
 
 
-def play(round_: Round, bed: Bed, place: Path, unbroken: Unbroken) -> tuple[Seen, Play]:
+def play(round_: Round, beds: Beds, place: Path) -> tuple[Seen, Play]:
     """One round from its start to its judgement."""
     place.mkdir()
     (place / "work").mkdir()
-    played = Play(bed, place, round_)
+    played = beds.play(place, round_)
     try:
         played.start()
         is_hit = played.strike()
@@ -140,7 +181,7 @@ def play(round_: Round, bed: Bed, place: Path, unbroken: Unbroken) -> tuple[Seen
             accused=tuple(accused_of(result)) if result is not None else (),
             left=tuple(left),
             printed=tuple(printed_in(played.launch)),
-            unfetched=tuple(result.unfetched) if result is not None else (),
+            unfetched=tuple(unreachable_logs(result)) if result is not None else (),
             dropped=dropped_of(result) if result is not None else {},
             directory=tuple(unreadable(played.launch, result, code, is_full)),
             out_of_order=tuple(out_of_order_in(played.launch)),
@@ -211,6 +252,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=16)
     parser.add_argument("--start", type=int, default=0, metavar="N", help="the first round")
     parser.add_argument("--only", default="", metavar="FAULT", help="rounds of this fault alone")
+    parser.add_argument("--way", default="", choices=[way.value for way in Way], help="rounds whose nodes are had so")
     parser.add_argument("--out", type=Path, metavar="FILE", help="default: bench/out/chaos-SEED.jsonl")
     parser.add_argument(
         "--with",
@@ -238,6 +280,8 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # hosts and scratch files go in any case
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     numbers = to_play(options.seed, range(options.start, options.rounds), read_lines(out), options.only, options.again)
+    if options.way:
+        numbers = [number for number in numbers if fault_of(draw(options.seed, number)).way.value == options.way]
     return play_all(options.seed, numbers, out, options.hours)
 
 
@@ -283,7 +327,7 @@ def play_one(round_: Round, seed: int, beds: Beds, directory: Path, unbroken: Un
     kept = out.with_suffix("") / place.name
     try:
         losses = unbroken.of(round_.world_size)
-        seen, _ = play(round_, beds.clean(), place, unbroken)
+        seen, _ = play(round_, beds, place)
         breaches = worst(judge(round_, seen, losses))
         line = line_of(round_, seed, commit, seen, breaches, unknown(round_, seen))
     except (

@@ -19,6 +19,7 @@ STOP_GRACE = 5.0
 HANG_TIMEOUT = 12.0
 INIT_TIMEOUT = 60.0
 CONNECT_TIMEOUT = 10.0
+NODE_WAIT = 15.0
 RETRIES = 3
 
 # Parts of the bounds, in seconds.
@@ -36,8 +37,17 @@ class Target(Enum):
     NODE = "a node"
     LINK = "a node's traffic with another"
     CONTROLLER = "the controller"
+    JOB = "the job"
     SPARE = "a hot spare"
     NONE = "no part of the run"
+
+
+class Way(Enum):
+    """How the nodes of a round are had."""
+
+    SSH = "ssh"
+    JOIN = "join"
+    SLURM = "slurm"
 
 
 class Ends(Enum):
@@ -73,11 +83,13 @@ class Fault(NamedTuple):
     causes: tuple[str, ...] = ()
     code: int = DONE
     lasting: tuple[float, float] = (0.0, 0.0)
+    way: Way = Way.SSH
 
 
 _GOES_ON = START + REST
 _AGAIN = GRACE + 2 * START + REST
 _LOST = LOST + 2 * START + REST
+_HUNG_UP = 6.0 + GRACE  # a node that hung up is given up, where its host answers
 _SILENT = ("node-network-down", "ssh-unreachable")
 _HANG = HANG_TIMEOUT + SAMPLES + 2 * START + REST + INIT_TIMEOUT
 
@@ -170,6 +182,43 @@ FAULTS = (
           code=TERMINATED),
     Fault("abandoned", "SIGKILL to the controller, and `allranks stop` after it", Target.CONTROLLER,
           When.RANKS, Ends.STOPPED, STOP_GRACE + 10, code=TERMINATED),
+    # nodes that join
+    Fault("join-none", "nothing, on nodes that join", Target.NONE, When.STEPS, Ends.SURVIVES, _GOES_ON, way=Way.JOIN),
+    Fault("join-kill-rank", "SIGKILL to a rank of a joined node", Target.RANK, When.STEPS, Ends.RETRIED, _AGAIN,
+          ("rank-killed",), way=Way.JOIN),
+    Fault("join-kill-agent", "SIGKILL to the agent of a joined node", Target.NODE, When.STEPS, Ends.RETRIED, _AGAIN,
+          ("agent-killed",), way=Way.JOIN),
+    Fault("join-kill", "SIGKILL to a node's `allranks join`", Target.NODE, When.ANY, Ends.FAILS,
+          _HUNG_UP + NODE_WAIT + 10, code=NODE_FAILED, way=Way.JOIN),
+    Fault("join-again", "SIGKILL to a node's `allranks join`, which is started again", Target.NODE, When.STEPS,
+          Ends.RETRIED, _HUNG_UP + _AGAIN, ("agent-killed",), lasting=(0.0, NODE_WAIT / 3), way=Way.JOIN),
+    Fault("join-flap", "a joined node's link is down for less than the lease", Target.NODE, When.STEPS, Ends.SURVIVES,
+          _GOES_ON + 10, lasting=(0.5, 4.0), way=Way.JOIN),
+    Fault("join-off", "a joined node loses its power", Target.NODE, When.RANKS, Ends.FAILS, LOST + NODE_WAIT + 10,
+          code=NODE_FAILED, way=Way.JOIN),
+    Fault("join-strangers", "others connect to the port of node 0, from a node too", Target.NONE, When.ANY,
+          Ends.SURVIVES, _GOES_ON, lasting=(1.0, 8.0), way=Way.JOIN),
+    Fault("join-term", "SIGTERM to a node's `allranks join`", Target.CONTROLLER, When.STEPS, Ends.STOPPED,
+          STOP_GRACE + 10, code=TERMINATED, way=Way.JOIN),
+    Fault("join-kill-controller", "SIGKILL to the `allranks join` of node 0, and `allranks stop` after it",
+          Target.JOB, When.STEPS, Ends.FAILS, LOST + 10, ("controller-ended",), NODE_FAILED, way=Way.JOIN),
+    # nodes of Slurm
+    Fault("slurm-none", "nothing, in an allocation of Slurm", Target.NONE, When.STEPS, Ends.SURVIVES, _GOES_ON,
+          way=Way.SLURM),
+    Fault("slurm-kill-rank", "SIGKILL to a rank in an allocation", Target.RANK, When.STEPS, Ends.RETRIED, _AGAIN,
+          ("rank-killed",), way=Way.SLURM),
+    Fault("slurm-kill-agent", "SIGKILL to an agent in an allocation", Target.NODE, When.STEPS, Ends.RETRIED, _AGAIN,
+          ("agent-killed",), way=Way.SLURM),
+    Fault("slurm-kill-step", "SIGKILL to a slurmstepd", Target.NODE, When.STEPS, Ends.EITHER, _LOST, (),
+          NODE_FAILED, way=Way.SLURM),
+    Fault("slurm-kill-task", "SIGKILL to Slurm's task on a node", Target.NODE, When.STEPS, Ends.FAILS, _LOST,
+          ("agent-killed",), NODE_FAILED, way=Way.SLURM),
+    Fault("slurm-cancel", "`scancel` of the job", Target.JOB, When.RANKS, Ends.FAILS, STOP_GRACE + 15,
+          ("slurm-cancelled",), NODE_FAILED, way=Way.SLURM),
+    Fault("slurm-drain", "a node of the job is drained", Target.NONE, When.RANKS, Ends.SURVIVES, _GOES_ON,
+          way=Way.SLURM),
+    Fault("slurm-down", "a node of the job is set down", Target.NODE, When.STEPS, Ends.FAILS, LOST + 10,
+          ("node-network-down",), NODE_FAILED, way=Way.SLURM),
 )
 # fmt: on
 BY_NAME = {fault.name: fault for fault in FAULTS}

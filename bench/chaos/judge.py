@@ -139,7 +139,7 @@ def judge(round_: Round, seen: Seen, unbroken: Mapping[int, str]) -> list[Breach
 
 def unknown(round_: Round, seen: Seen) -> bool:
     """Whether a verdict names no place where there was one to name."""
-    if fault_of(round_).target in (Target.NONE, Target.CONTROLLER, Target.SPARE):
+    if fault_of(round_).target in (Target.NONE, Target.CONTROLLER, Target.JOB, Target.SPARE):
         return False
     return any(accused.is_unknown for accused in seen.accused)
 
@@ -170,10 +170,14 @@ def _accusations(round_: Round, seen: Seen) -> Iterator[Breach]:
         for accused in seen.accused:
             yield Breach(Invariant.CULPRIT, f"a verdict, and no part of the run was at fault: {accused.message}")
         return
+    if fault.target is Target.JOB:
+        for accused in seen.accused:
+            if accused.cause not in fault.causes:
+                yield Breach(Invariant.CAUSE, f"{accused.cause}: {accused.message}")
     if not seen.accused and fault.ends in (Ends.RETRIED, Ends.FAILS, Ends.HANGS):
         yield Breach(Invariant.CULPRIT, "no verdict, though a part of the run failed")
     for accused in seen.accused:
-        if accused.is_unknown:
+        if accused.is_unknown or fault.target is Target.JOB:
             continue
         is_right = bool(names.intersection(accused.nodes))
         if fault.target is Target.RANK and accused.ranks:

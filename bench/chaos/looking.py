@@ -65,6 +65,12 @@ def out_of_order_in(launch: Launch) -> list[str]:
     return [note for note in notes if "out of order" in note]
 
 
+def unreachable_logs(result: ResultDocument) -> list[str]:
+    """Nodes whose logs end sooner, as the run says: at its end, or where an attempt ended."""
+    cut = [finding.where.node for finding in result.findings if finding.id == "logs-cut" and finding.where.node]
+    return [*result.unfetched, *cut]
+
+
 def dropped_of(result: ResultDocument) -> dict[str, Mapping[int, int]]:
     """Bytes that found no room, by node and rank."""
     return {node: {int(rank): size for rank, size in ranks.items()} for node, ranks in result.dropped.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from bench.chaos.faults import BY_NAME, FAULTS, Fault, Target, When
+from bench.chaos.faults import BY_NAME, FAULTS, Fault, Target, Way, When
 
 STEPS = 100
 PAUSE = 0.03  # seconds after a step
@@ -77,6 +77,12 @@ def draw(seed: int, number: int) -> Round:
         node = nodes
     if fault.name == "port-taken":
         node = 0
+    if fault.way is not Way.SSH:
+        hosts = dice.randint(3, 4)
+        spares = 0
+        nodes = hosts
+        nproc = 1
+        rank = node = dice.randrange(0 if fault.target is Target.RANK else 1, hosts)  # node 0 has the controller
     return Round(
         number=number,
         fault=fault.name,

@@ -71,18 +71,15 @@ class Play:
 
     # -- start -------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start the command, after what has to be there before it."""
+    def options(self) -> dict[str, str]:
+        """What every way of starting is given; the directory of the outputs is made."""
         round_ = self.round
-        (self.place / "hostfile").write_text("".join(f"{host.name}\n" for host in self.hosts))
-        prepare = PREPARED.get(round_.fault)
-        options = {
-            "--hosts": str(self.place / "hostfile"),
+        (self.place / "outputs").mkdir()
+        return {
             "--python": sys.executable,
             "--workdir": str(self.launch.work),
             "--output-dir": str(self.place / "outputs"),
             "--nproc": str(round_.nproc),
-            "--spares": str(round_.spares),
             "--retries": str(faults.RETRIES),
             "--on-hang": round_.on_hang,
             "--preload": round_.preload,
@@ -93,7 +90,14 @@ class Play:
             "--init-timeout": f"{faults.INIT_TIMEOUT:g}s",
             "--connect-timeout": f"{faults.CONNECT_TIMEOUT:g}s",
         }
-        (self.place / "outputs").mkdir()
+
+    def start(self) -> None:
+        """Start the command, after what has to be there before it."""
+        round_ = self.round
+        (self.place / "hostfile").write_text("".join(f"{host.name}\n" for host in self.hosts))
+        prepare = PREPARED.get(round_.fault)
+        options = self.options()
+        options.update({"--hosts": str(self.place / "hostfile"), "--spares": str(round_.spares)})
         if prepare is not None:
             options.update(prepare(self))
         words = [word for option in options.items() for word in option]
@@ -112,12 +116,16 @@ class Play:
         return self.bed.hosts[self.round.node]
 
     def _begin(self, verb: str, *words: str, in_terminal: bool = False) -> None:
-        """Start a command whose end is the round's."""
+        """Start a command of ours whose end is the round's."""
+        argv = [*ALLRANKS, verb, *words]
+        if in_terminal:
+            self.launch.process = self._in_terminal(argv)
+        else:
+            self.begin(argv)
+
+    def begin(self, argv: Sequence[str]) -> None:
+        """Start what the round ends with."""
         with (self.place / "stdout").open("ab") as stdout, (self.place / "stderr").open("ab") as stderr:
-            argv = [*ALLRANKS, verb, *words]
-            if in_terminal:
-                self.launch.process = self._in_terminal(argv)
-                return
             self.launch.process = subprocess.Popen(
                 argv, env=self.launch.env, cwd=self.standing, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
                 start_new_session=True,
@@ -155,8 +163,12 @@ class Play:
             self.struck_at = time.monotonic()
             return False
         self.struck_at = time.monotonic()
-        STRIKES[self.round.fault](self)
+        self.strike_now()
         return True
+
+    def strike_now(self) -> None:
+        """Carry out the fault."""
+        STRIKES[self.round.fault](self)
 
     def _wait_for(self, moment: Moment) -> None:
         ends = time.monotonic() + START_BOUND * load_factor(self.load, os.cpu_count() or 1)
@@ -517,7 +529,8 @@ class Play:
         os.close(terminal)
 
 
-def _is_agent(process: Process, boots: set[int]) -> bool:
+def is_agent(process: Process, boots: set[int]) -> bool:
+    """Whether this is an agent, among the pids of all that are ours on its host."""
     return process.ppid in boots
 
 
@@ -583,8 +596,8 @@ STRIKES: dict[str, Callable[[Play], None]] = {
     "node-stall": lambda play: play.stall(play.host.run, "/tmp"),
     "run-stall": lambda play: play.stall(subprocess.check_call, str(play.launch.runs)),
     "no-directory": Play.remove_directory,
-    "kill-agent": lambda play: play.strike_boot(_is_agent, KILL),
-    "stop-agent": lambda play: play.strike_boot(_is_agent, STOP),
+    "kill-agent": lambda play: play.strike_boot(is_agent, KILL),
+    "stop-agent": lambda play: play.strike_boot(is_agent, STOP),
     "kill-supervisor": lambda play: play.strike_boot(_is_supervisor, KILL),
     "kill-relay": lambda play: play.strike_boot(_is_relay_process, KILL),
     "kill-client": Play.strike_client,

@@ -2,8 +2,8 @@
 
 `import allranks` imports nothing else. The public names come when they are used:
 
-    init_process_group, report_step, should_save, checkpoint_dir     in a training script (allranks.program)
-    launch, check                                                    the commands as functions (allranks.api)
+    init_process_group, report_step, should_save, checkpoint_dir, world_changed    in a training script (program.py)
+    launch, check                                                                  the commands as functions (api.py)
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .api import check, launch
-    from .program import checkpoint_dir, init_process_group, report_step, should_save
+    from .program import checkpoint_dir, init_process_group, report_step, should_save, world_changed
 
 __version__ = "0.1.0"
-__all__ = ["check", "checkpoint_dir", "init_process_group", "launch", "report_step", "should_save"]
+__all__ = ["check", "checkpoint_dir", "init_process_group", "launch", "report_step", "should_save", "world_changed"]
 _PLACES = {**dict.fromkeys(__all__, "program"), "check": "api", "launch": "api"}
 
 

@@ -191,7 +191,6 @@ def _number(name: str, environ: Mapping[str, str]) -> int | None:
 
 
 def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str, str]) -> ProgramPlace:
-    """Complete a place by the local rank and the master's address: as set, of Slurm's node list, or this machine."""
     notes = []
     slurm = launcher.name == "Slurm"
     local_rank = _number(launcher.local_rank, environ)
@@ -706,6 +705,28 @@ def _report_first_call(step: int) -> None:
             channel.sendto(json.dumps(word).encode(), os.environ.get("ALLRANKS_REPORT_SOCKET", ""))
     except OSError:
         pass
+
+
+class WorldChange(NamedTuple):
+    """Ranks of the attempt before, and of this one."""
+
+    before: int
+    now: int
+
+
+def world_changed() -> WorldChange | None:
+    """Return how many ranks the attempt before had and this one has. None for the same number, or the first.
+
+    Of use where the global batch or the learning rate goes with the number of ranks. Set by `allranks run` alone.
+
+    >>> world_changed() is None
+    True
+    """
+    before = _number("ALLRANKS_FORMER_WORLD_SIZE", os.environ)
+    now = _number("WORLD_SIZE", os.environ)
+    if before is None or now is None:
+        return None
+    return WorldChange(before, now)
 
 
 def checkpoint_dir() -> str:

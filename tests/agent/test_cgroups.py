@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 from allranks.agent import cgroups
 
@@ -29,7 +30,7 @@ print(left, [p for p in cgroups.members(path) if p != os.getpid()])
 
 def test_members_are_found_and_ended():
     done = subprocess.run([sys.executable, "-c", PROGRAM % os.path.abspath("src")],
-                          capture_output=True, text=True, timeout=60)  # fmt: skip
+                          capture_output=True, text=True, timeout=BOUND)  # fmt: skip
     if done.stdout.strip() == "None":
         pytest.skip("no control group can be made here")
     assert done.stdout.split("\n")[:2] == ["True []", "[] []"], done.stderr

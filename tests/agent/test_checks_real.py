@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hosts.waiting import BOUND
 from tests.interpreters import OLDEST
 
 from allranks.agent import checks
@@ -414,7 +415,7 @@ print(child.pid, flush=True)
 
 
 def test_an_orphan_of_another_launcher(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, timeout=BOUND)
     pid = int(done.stdout)
     try:
         end = time.monotonic() + 60

@@ -49,7 +49,7 @@ print(pid in before, child.pid in before, left, p.read_process(pid))
 
 def test_lineage_finds_a_daemon_without_environment():
     source = KEEPER % (os.path.abspath("src"), ESCAPES)
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=BOUND)
     assert done.stdout.split() == ["True", "True", "[]", "None"], done.stderr
 
 

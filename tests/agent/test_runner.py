@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hosts.waiting import BOUND
 from tests.interpreters import interpreters
 
 from allranks.protocol.command_words import read_command
@@ -202,7 +203,7 @@ def outcome(place: Path, command: list[str], **more: str) -> tuple[int, list[str
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=120,
+        timeout=BOUND,
         preexec_fn=_as_ranks_start,
     )
     text = done.stdout.decode("utf-8", "backslashreplace")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.agent.test_runner import PYTHONS, RUNNER, name_of
+from tests.hosts.waiting import BOUND
 
 pytestmark = pytest.mark.processes
 
@@ -27,7 +28,7 @@ def run(tmp_path: Path, *program: str, python: str = sys.executable, **more: str
     file.unlink(missing_ok=True)
     environment = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(file), "RANK": "5", **more}
     subprocess.run(
-        [python, str(RUNNER), *program], env=environment, cwd=tmp_path, capture_output=True, timeout=120
+        [python, str(RUNNER), *program], env=environment, cwd=tmp_path, capture_output=True, timeout=BOUND
     )
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []
     return json.loads(file.read_text()) if file.exists() else None
@@ -78,7 +79,7 @@ def test_torchelastic_reads_the_file(tmp_path, write):
         f"f = ProcessFailure(local_rank=0, pid=9, exitcode=1, error_file={str(tmp_path / 'error.json')!r})\n"
         "print(f.timestamp, f.message)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120).stdout
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND).stdout
     timestamp, message = said.split(" ", 1)
     assert int(timestamp) > 0 and "ValueError: x" in message
 
@@ -218,7 +219,7 @@ def reports(tmp_path: Path, code: str, *flags: str, python: str = sys.executable
         channel.setblocking(False)
         environment = {**os.environ, "ALLRANKS_REPORT_SOCKET": str(path), "RANK": "5"}
         command = [python, str(RUNNER), *(flags or ("train.py",))]
-        subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=60)
+        subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=BOUND)
         found = []
         with contextlib.suppress(BlockingIOError):
             while True:

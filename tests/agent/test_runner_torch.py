@@ -157,7 +157,7 @@ def test_who_starts_its_ranks_itself_is_not_said_to_train_alone(tmp_path, how):
         receiver.bind(path)
         receiver.setblocking(False)
         environment = {**os.environ, "RANK": "0", "ALLRANKS_REPORT_SOCKET": path}
-        subprocess.run([sys.executable, str(RUNNER), str(script)], env=environment, check=True, timeout=120)
+        subprocess.run([sys.executable, str(RUNNER), str(script)], env=environment, check=True, timeout=BOUND)
         found = []
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -193,5 +193,5 @@ def test_program_that_replaces_meta_path_runs_without_the_features(tmp_path):
         "import torch.distributed as dist\nprint(before - len(sys.meta_path), dist.is_available())\n"
     )
     command = [sys.executable, str(RUNNER), str(script)]
-    done = subprocess.run(command, env={**os.environ, **FEATURES}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env={**os.environ, **FEATURES}, capture_output=True, text=True, timeout=BOUND)
     assert (done.returncode, done.stdout) == (0, "1 True\n"), done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import socket
 import subprocess
 import time
@@ -16,7 +17,7 @@ from tests.hosts.waiting import BOUND, wait_until
 
 from allranks.agent.journal import read_journal
 from allranks.agent.processes import Process, alive, descendants, end_all, read_process, read_processes
-from allranks.agent.supervised import AgentNote, write_note
+from allranks.agent.supervised import AgentNote, SupervisorLink, write_note
 from allranks.agent.supervisor import FIRST_PATIENCE, AgentWatch, Supervisor
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.messages import ExitMessage, PongMessage
@@ -52,6 +53,20 @@ def test_an_agent_that_does_not_beat_for_the_lease_holds_no_rank(state):
     agent = RUNNING._replace(state=state)
     assert watched(20, watch, None, agent) is None
     assert watched(1, watch, None, agent) == f"did not answer for 21 s (state {state})"
+
+
+def test_the_last_words_of_a_supervisor_are_heard_before_its_death(monkeypatch):
+    """A busy agent saw the death first: the node was at fault for a defect of allranks."""
+    heard: list[str] = []
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with selectors.DefaultSelector() as selector, ours, theirs:
+        link = SupervisorLink(ours, selector, AgentNote, heard.append, heard.append)
+        theirs.send(b"KeyError: 7")
+        theirs.close()
+        monkeypatch.setattr(os, "getppid", lambda: 1)
+        link.look()
+        link.look()
+    assert heard == ["KeyError: 7", "died"]
 
 
 def test_an_agent_that_beats_and_does_not_end_its_ranks_holds_none():

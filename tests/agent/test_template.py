@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.test_runner import HERE, RUNNER
+from tests.hosts.waiting import BOUND
 
 from allranks.agent.forking import devices_seen, difference
 from allranks.agent.rank_start import RankStartError
@@ -74,7 +75,7 @@ def run(place: Path, program: str, modules: str | None = None, **more: str) -> "
     }  # fmt: skip
     return subprocess.run(  # by a process that ignores nothing: an agent's rank gets signals as they are by default
         [sys.executable, "-c", DEFAULT_SIGNALS, *(command if modules is None else [*driver, *command])],
-        cwd=place, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+        cwd=place, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOUND,
         start_new_session=True,
     )  # fmt: skip
 
@@ -132,7 +133,7 @@ def test_random_numbers_of_each_rank_are_its_own(place: Path) -> None:
         cwd=place,
         capture_output=True,
         env={"PATH": os.environ["PATH"], "RANKS": "2"},
-        timeout=120,
+        timeout=BOUND,
         check=True,
     )
     lines = [line.split() for line in ended.stdout.splitlines()]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from bench.chaos.__main__ import read_lines, to_play
-from bench.chaos.faults import BY_NAME, FAULTS, MOST_LOAD, Ends, Fault, Target, When, codes, lease, load_factor
+from bench.chaos.elsewhere import JOIN_STRIKES, SLURM_STRIKES
+from bench.chaos.faults import BY_NAME, FAULTS, MOST_LOAD, Ends, Fault, Target, Way, When, codes, lease, load_factor
 from bench.chaos.judge import Accused, Breach, Invariant, Printed, Seen, TrainedStep, judge, unknown
 from bench.chaos.plan import LAST_STEP, STEPS, Moment, Round, draw, fault_of
 from bench.chaos.playing import PREPARED, STRIKES
@@ -41,7 +43,7 @@ def test_rounds_are_within_what_was_asked_for() -> None:
     rounds = [draw(seed, number) for seed in (1, 2) for number in range(400)]
     for round_ in rounds:
         fault = fault_of(round_)
-        assert 3 <= round_.hosts <= 6 and round_.spares >= 1 and 2 <= round_.world_size <= 6
+        assert 3 <= round_.hosts <= 6 and (round_.spares >= 1) == (fault.way is Way.SSH) and 2 <= round_.world_size <= 6
         assert round_.rank < round_.world_size and round_.rank // round_.nproc == round_.rank // round_.nproc
         assert round_.peer != round_.node and round_.peer < round_.nodes
         assert fault.lasting[0] <= round_.lasting <= fault.lasting[1]
@@ -60,7 +62,7 @@ def test_rounds_are_within_what_was_asked_for() -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_every_fault_has_its_bound_and_is_carried_out(fault: Fault) -> None:
     assert 10 <= fault.bound <= 180 and fault.what
-    assert fault.name in STRIKES
+    assert fault.name in {Way.SSH: STRIKES, Way.JOIN: JOIN_STRIKES, Way.SLURM: SLURM_STRIKES}[fault.way]
     assert set(fault.causes) <= set(CAUSES)
     for on_hang in ("stop", "restart"):
         for is_started in (True, False):
@@ -68,7 +70,7 @@ def test_every_fault_has_its_bound_and_is_carried_out(fault: Fault) -> None:
 
 
 def test_nothing_is_carried_out_that_has_no_row() -> None:
-    assert set(STRIKES) == set(BY_NAME) and len(BY_NAME) == len(FAULTS)
+    assert {*STRIKES, *JOIN_STRIKES, *SLURM_STRIKES} == set(BY_NAME) and len(BY_NAME) == len(FAULTS)
     assert set(PREPARED) <= set(BY_NAME)
 
 
@@ -88,6 +90,17 @@ def test_the_load_factor_has_its_limits() -> None:
 
 def test_the_lease_grows_with_the_load_where_another_controller_takes_over() -> None:
     assert [lease(BY_NAME[name], 3.0) for name in ("kill-controller", "abandoned", "link-down")] == [30.0, 30.0, 10.0]
+
+
+def test_the_failure_model_names_faults_and_tests_that_there_are() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs/explanation/failure-model.md").read_text()
+    rows = re.findall(r"^\| .* \| (.*`test_.*) \|(.*)\|$", page, re.M)
+    assert len(rows) > 9
+    sources = "".join(path.read_text() for path in (root / "tests").rglob("test_*.py"))
+    for tests, faults in rows:
+        assert [name for name in re.findall(r"`(\w+)`", tests) if f"def {name}(" not in sources] == []
+        assert set(re.findall(r"`([a-z-]+)`", faults)) <= set(BY_NAME)
 
 
 # -- the judge -----------------------------------------------------------------------------------------

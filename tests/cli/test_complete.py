@@ -48,7 +48,7 @@ def offered(place: Path, *words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["sta"], ["status"]),
+        (["stat"], ["status"]),
         (["hel"], ["help"]),
         (["help", "stat"], ["status"]),
         (["run", "--help"], ["--help-all", "--help"]),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests import forked
+from tests.hosts.waiting import BOUND
 
 from allranks.data import audit
 from allranks.fabric.metric_rows import BandwidthRow
@@ -21,7 +22,7 @@ LOADERS = "tests/data/loaders.py"
 
 def allranks(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
-    return forked.call(["data", *words], cwd=cwd, env=env, timeout=300)
+    return forked.call(["data", *words], cwd=cwd, env=env, timeout=BOUND)
 
 
 def test_plan() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests import forked
+from tests.hosts.waiting import BOUND
 
 from allranks.agent.processes import read_process
 from allranks.cli.exec import groups_of, lines_of, node_code, worst
@@ -20,7 +21,7 @@ from allranks.gang.execution import HEAD, TAIL, Executed, OutputExcerpt
 
 
 def call(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return forked.call(["exec", *words], cwd=cwd, timeout=120)
+    return forked.call(["exec", *words], cwd=cwd, timeout=BOUND)
 
 
 def executed(index: int, said: bytes, code: int | None = 0) -> Executed:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 from allranks.runs.directory import RunDirectory
 
@@ -49,7 +50,7 @@ def test_controller_log_says_why_a_daemon_ended(tmp_path: Path, error: str, says
     run = RunDirectory.create(tmp_path, "train", 1_795_000_000.0)
     run.write_document("run.json", {"run": run.name, "nodes": []})
     command = [sys.executable, "-c", DETACHES, str(run.path), error]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
     log = run.path / "controller.log"
     assert done.stdout == f"the detached controller ended at once. See {log}\n", done.stderr
     assert log.read_text().startswith(says)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.hosts.waiting import BOUND
 from tests.shell import Shell
 
 from allranks.runs.directory import RunDirectory
@@ -51,7 +52,7 @@ def ended(place: Path, program: str, *words: str) -> subprocess.CompletedProcess
     environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(place / "runs")}
     return subprocess.run(
         [sys.executable, "-c", program, *words], cwd=place, env=environment, capture_output=True, text=True,
-        stdin=subprocess.DEVNULL, timeout=120, start_new_session=True,
+        stdin=subprocess.DEVNULL, timeout=BOUND, start_new_session=True,
     )  # fmt: skip
 
 
@@ -78,7 +79,8 @@ def test_it_is_a_document_where_one_was_asked_for(tmp_path: Path, call: int) -> 
 def test_where_it_is_ignored_it_stays_so(tmp_path: Path) -> None:
     """A job in the background of a shell script, nohup."""
     code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + AT_CALL
-    done = subprocess.run([sys.executable, "-c", code, "100", "--version"], capture_output=True, text=True, timeout=60)
+    words = [sys.executable, "-c", code, "100", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=BOUND)
     assert (done.returncode, done.stdout.split()[0]) == (0, "allranks")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 from allranks.cli.main import LINUX_ONLY, VERBS
 
@@ -92,7 +93,7 @@ REFUSAL = (
 
 def python(code: str, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-c", LIKE_MACOS + code, *words]
-    return subprocess.run(line, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+    return subprocess.run(line, capture_output=True, text=True, cwd=cwd, timeout=BOUND, check=False)
 
 
 def test_every_module_of_the_launching_machine_is_imported() -> None:

@@ -349,7 +349,7 @@ def blocked(*words):
 RunDirectory.create = blocked
 sys.exit(main.run_verb({verb!r}, {words[1:]!r}))
 """
-    done = subprocess.run([sys.executable, "-c", start], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", start], cwd=tmp_path, capture_output=True, text=True, timeout=BOUND)
     assert done.returncode in (0, 3), done.stderr
     assert "report.html was not written (" in done.stderr
     assert "ok" in json.loads(done.stdout)
@@ -359,7 +359,7 @@ sys.exit(main.run_verb({verb!r}, {words[1:]!r}))
 def test_a_check_that_reaches_no_node_finds_that_alone(tmp_path):
     """"FAIL  has no address that other nodes could use": of a node without a name."""
     words = ["check", "--hosts", "nosuch.invalid", "--level", "quick", "--json"]
-    done = forked.call(words, cwd=tmp_path, timeout=120)
+    done = forked.call(words, cwd=tmp_path, timeout=BOUND)
     assert done.returncode == 4, done.stderr
     assert [finding["check"] for finding in json.loads(done.stdout)["findings"]] == ["reached"]
 

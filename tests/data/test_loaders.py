@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.data.loader_names import RIGHT, WRONG
+from tests.hosts.waiting import BOUND
 
 ROOT = Path(__file__).resolve().parents[2]
 MORE = ("augmented", "own_subset", "augmented_not_sharded")
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.torch
 def audits() -> dict[str, dict[str, dict]]:
     """By `all` and by the first four batches, and by the name of the loader."""
     argv = [sys.executable, "-m", "tests.data.play", "4", "2", "all,4", *WRONG, *RIGHT, *MORE]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=BOUND)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

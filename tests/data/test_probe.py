@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 from allranks.data import probe
 from allranks.data.auditing import conclude, read_rows
@@ -29,7 +30,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run(argv: list[str], **more: str) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, env=environment(**more))
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=BOUND, env=environment(**more))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -72,7 +73,7 @@ def test_the_traceback_of_a_dataset_that_raises_has_no_frame_of_ours(tmp_path: P
     )
     more = {"ALLRANKS_AUDIT_FILE": str(tmp_path / "rows_{rank}"), "ALLRANKS_AUDIT_BATCHES": "3", "RANK": "7"}
     plain, under = (
-        subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300, env=environment(**more))
+        subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=BOUND, env=environment(**more))
         for words in ([str(script)], [under_runner(tmp_path), str(script)])
     )
     assert plain.returncode == under.returncode == 1
@@ -134,7 +135,7 @@ def test_ranks_of_a_real_group(tmp_path: Path) -> None:
         argv = [sys.executable, "-c", START, str(script), str(tmp_path / "store")]
         processes.append(subprocess.Popen(argv, env=environment(**more), stderr=subprocess.PIPE, text=True))
     for process in processes:
-        _, complaint = process.communicate(timeout=300)
+        _, complaint = process.communicate(timeout=BOUND)
         assert process.returncode == 0, complaint
     found = conclude([row for rank in range(2) for row in read_rows(tmp_path / f"{rank}.jsonl")])
     assert [(one.id, one.status) for one in found.findings] == [("data-not-sharded", "fail")]

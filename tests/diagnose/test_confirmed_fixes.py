@@ -1,6 +1,8 @@
 """Fixes tried like causes: on real logs, the printed fix has what ended the failure, and the values that the log has.
 
-The logs lie beside the checkout, and none of their text is here; without them there is nothing to try.
+The logs of the corpus lie beside the checkout, and none of their text is here; without them they are not tried.
+threads.jsonl has excerpts of public threads, written down with what the thread settled on before they were diagnosed.
+`first_sight` is what was answered on that day, of which docs/benchmarks.md has the counts.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ HERE = Path(__file__).parent
 SETS = ("dev", "dev2", "dev3")
 # Rows of dev3 whose cause had no label of its own when they were written.
 NEWER = {"dev3:p27": "shared-file-race", "dev3:p92": "hub-unreachable", "dev3:p93": "hub-unreachable"}
-# What is not met: the text does not decide, or the fix is one of the program's design.
-MISSED = {"dev:c064", "dev:c134", "dev2:c058", "dev2:c158"}
+# What is not met: the cause stands in the program's own words alone, or the thread removed a package.
+MISSED = {"dev2:c058", "threads:modelscope/ms-swift#6968"}
 LEAST = {"dev": 66, "dev2": 75, "dev3": 50}  # causes that are right
 # A placeholder, and where a log has its value in plain sight.
 IN_SIGHT = {
@@ -47,6 +49,16 @@ class Row(NamedTuple):
     decidable: str
 
 
+class Wanted(NamedTuple):
+    """`any_of` these must stand in a fix, and none of `none_of`; without any nobody confirmed a fix."""
+
+    any_of: tuple[str, ...]
+    none_of: tuple[str, ...]
+
+    def is_met(self, fix: str) -> bool:
+        return any(text in fix for text in self.any_of) and not any(text in fix for text in self.none_of)
+
+
 def rows() -> Iterator[Row]:
     for name in SETS:
         path = CORPUS / f"{name}.jsonl"
@@ -57,18 +69,16 @@ def rows() -> Iterator[Row]:
             yield Row(key, row["log"], frozenset(accepted), row["decidable"])
 
 
-ROWS = {row.key: row for row in rows()}
-needs_corpus = pytest.mark.skipif(not ROWS, reason="the corpus of logs is not beside this checkout")
+def threads() -> Iterator[tuple[Row, Wanted]]:
+    """Read the public threads, with what their fix must contain."""
+    for line in (HERE / "threads.jsonl").read_text(encoding="utf-8").splitlines():
+        row: dict[str, Any] = json.loads(line)
+        read = Row(f"threads:{row['source']}", row["log"], frozenset(row["causes"]), row["decidable"])
+        yield read, Wanted(tuple(row["fix"]), tuple(row["not"]))
 
 
-class Wanted(NamedTuple):
-    """`any_of` these must stand in a fix, and none of `none_of`; without any nobody confirmed a fix."""
-
-    any_of: tuple[str, ...]
-    none_of: tuple[str, ...]
-
-    def is_met(self, fix: str) -> bool:
-        return any(text in fix for text in self.any_of) and not any(text in fix for text in self.none_of)
+OF_CORPUS = {row.key: row for row in rows()}
+needs_corpus = pytest.mark.skipif(not OF_CORPUS, reason="the corpus of logs is not beside this checkout")
 
 
 def wanted() -> dict[str, Wanted]:
@@ -81,7 +91,9 @@ def wanted() -> dict[str, Wanted]:
     return table
 
 
-WANTED = wanted()
+THREADS = dict(threads())
+ROWS = {**OF_CORPUS, **{row.key: row for row in THREADS}}
+WANTED = {**{key: row for key, row in wanted().items() if key in OF_CORPUS}, **{r.key: w for r, w in THREADS.items()}}
 
 
 @cache
@@ -98,16 +110,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_corpus
 def test_every_log_has_a_line_in_the_table() -> None:
-    assert set(ROWS) == set(WANTED)
-    assert set(WANTED) >= MISSED
+    assert set(OF_CORPUS) == set(wanted())
 
 
-@needs_corpus
 def test_the_printed_fix_has_the_confirmed_one(folder: Path) -> None:
     fixes = {key: judged(key, folder).finding.remedy for key, row in WANTED.items() if row.any_of}
     missed = {key for key, fix in fixes.items() if not WANTED[key].is_met(fix)}
     assert sorted(missed - MISSED) == [], [fixes[key] for key in missed - MISSED]
-    assert sorted(MISSED - missed) == [], "these are met: take them out of MISSED"
+    assert sorted(MISSED & set(ROWS) - missed) == [], "these are met: take them out of MISSED"
 
 
 @needs_corpus
@@ -122,14 +132,15 @@ def test_no_set_of_causes_falls(name: str, folder: Path) -> None:
     assert len(right) >= LEAST[name], sorted(set(answers) - set(right))
 
 
-@needs_corpus
 def test_no_failure_is_called_calm(folder: Path) -> None:
-    """The two of dev2 hold warnings alone, and say nothing of how the job ended."""
-    calm = {key for key in ROWS if CALM in judged(key, folder).finding.message}
-    assert calm <= {"dev2:c048", "dev2:u005"}
+    assert [key for key in ROWS if CALM in judged(key, folder).finding.message] == []
 
 
-@needs_corpus
+def test_no_cause_of_a_public_thread_is_lost(folder: Path) -> None:
+    likely = {row.key: likeliest(judged(row.key, folder)) for row in THREADS}
+    assert {key: cause for key, cause in likely.items() if cause not in ROWS[key].accepted} == {}
+
+
 def test_a_fix_has_the_values_that_stand_in_the_log(folder: Path) -> None:
     left = []
     for key, row in ROWS.items():

@@ -30,6 +30,7 @@ OF_LOGS = [(i, text) for i, text in EXAMPLES if Scope.LOG in BY_ID[i].scope]
 TRACES = {
     "loader-handover": 'File "x/torch/utils/data/dataloader.py", line 9\n  File "y", line 2, in rebuild_storage_fd',
     "checkpoint-short": "PyTorchFileReader(name)",
+    "generator-index": 'File "x/torch/cuda/random.py", line 9, in cb',
     "checkpoint-empty": 'File "x/torch/serialization.py", line 9, in load',
     "accelerate-refuses": '  File "x/accelerate/accelerator.py", line 9, in prepare',
     "deepspeed-refuses": '  File "x/deepspeed/runtime/config.py", line 9, in f\n  File "x/pydantic.py", line 2, in g',

@@ -14,6 +14,7 @@ from allranks.diagnose.logs.scan import Filter
 from allranks.diagnose.signatures import row_of_exception, site
 from allranks.diagnose.verdict import judge_logs
 from allranks.errors import ConfigError
+from allranks.gang.policy import ROWS
 from allranks.runs.logdiagnosis import read_logs
 
 FEED = {
@@ -72,12 +73,21 @@ def test_a_new_cause_is_there_while_its_signatures_are() -> None:
     assert "rack-power" not in CAUSES and "disk-full" in CAUSES
 
 
+@pytest.mark.parametrize(("charge", "again"), [({}, "progress"), ({"charge": "node"}, "always")])
+def test_the_charge_of_a_new_cause_decides_about_another_attempt(charge: dict[str, str], again: str) -> None:
+    site.use(decoded({**FEED, **charge}))
+    row = ROWS[CAUSES["rack-power"].charge]
+    assert row.again == again and "nothing says why" not in row.why
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"id": "a b"}, "id 'a b' is not a label"),
         ({"cause": "Rack Power"}, "cause 'Rack Power' is not a label"),
-        ({"colour": "red"}, "unknown key colour, expected id, text, pattern, cause, fix, means"),
+        ({"colour": "red"}, "unknown key colour, expected id, text, pattern, cause, fix, means, charge"),
+        ({"charge": "rack"}, "charge 'rack' is none of settings, program"),
+        ({"charge": "node", "cause": "disk-full"}, "charge is of a new cause, and disk-full is one of ours"),
         ({"fix": " "}, "fix must be a text"),
         ({"text": "PDU trip"}, "give text or pattern"),
         ({"pattern": "(a+)+ tripped"}, "stands inside another one"),

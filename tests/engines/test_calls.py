@@ -17,10 +17,11 @@ import pytest
 from tests.engines.test_dialled import BOUND, HEADER, Meeting, read
 
 from allranks.cluster import Node
-from allranks.engines.calls import CalledTransport, ChannelServer, socket_name
+from allranks.engines.calls import CalledTransport, ChannelServer
 from allranks.errors import NodeError
 from allranks.protocol.header import FetchHeader
 from allranks.protocol.secure import Records
+from allranks.runs.questions import socket_name
 from allranks.settings import RunSpec
 
 NODE = Node(1, "h2", "h2")

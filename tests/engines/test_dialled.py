@@ -15,10 +15,13 @@ import time
 import pytest
 from tests.hosts.waiting import BOUND
 
+from allranks.agent.dial import Tries
 from allranks.agent.tls import Encryption
 from allranks.engines.dialled import ANY, LOOPBACK, Listener, Refuse
 from allranks.errors import UsageError
+from allranks.gang.transport import NodeLeft
 from allranks.protocol.codec import encode
+from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.secure import HELLO, Handshake
 
@@ -131,6 +134,21 @@ def test_a_node_can_ask_for_the_end_and_hears_of_it(meeting):
     ending.join(BOUND)
 
 
+def test_a_node_that_hangs_up_has_left_once_its_host_answers_and_no_connection_comes(meeting):
+    """kill -9 of a `join` was known after the lease alone."""
+    for rank in (1, 2):
+        meeting.join(rank)
+    meeting.until(lambda: meeting.listener.missing() == [])
+    meeting.sockets[0].close()
+    meeting.until(lambda: meeting.listener.missing() == [1])
+    with pytest.raises(NodeLeft):
+        asyncio.run(meeting.listener.connect(1, HEADER, BOUND))
+    meeting.sockets[1].close()
+    meeting.until(lambda: meeting.listener.missing() == [1, 2])
+    meeting.join(2)  # it was the connection alone
+    assert meeting.open(2, HEADER)
+
+
 def test_a_rank_that_is_not_admitted_is_told_why(meeting):
     node, records = meeting.join(7)
     refused = json.loads(read(node, records)[0][1:])
@@ -178,7 +196,7 @@ def stranger(number, rng):
 def test_strangers_neither_start_nor_stop_anything(meeting):
     node, records = meeting.join(1)
     meeting.until(lambda: meeting.listener.missing() == [2])
-    channel = meeting.open(1, {})
+    channel = meeting.open(1, HEADER)
     number = json.loads(read(node, records)[0][1:])["number"]
     rng = random.Random(7)
     for i in range(120):
@@ -329,6 +347,46 @@ def test_connections_from_a_nodes_own_address_do_not_keep_it_out(meeting):
         node.sendall(shake.feed(node.recv(4096)))
     node.sendall(shake.channel().pack(b'C{"type":"hello","rank":1}'))
     meeting.until(lambda: 1 not in meeting.listener.missing())
+
+
+def test_a_node_gets_in_while_its_own_address_floods_the_port(meeting, caplog):
+    """Connections as fast as the machine makes them, half of them open to the end of the run."""
+    is_over = threading.Event()
+
+    def flood():
+        kept = []
+        while not is_over.is_set():
+            sock = socket.socket()
+            sock.settimeout(1.0)
+            with contextlib.suppress(OSError):
+                sock.connect(("127.0.0.1", meeting.port))
+                sock.sendall(b"GET / HTTP/1.0\r\n\r\n"[: len(kept) % 8])
+            if len(kept) < 200:
+                kept.append(sock)
+            else:
+                sock.close()
+        flooded.append(kept)
+
+    flooded = []
+    threads = [threading.Thread(target=flood) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for rank in (1, 2):
+            tries = Tries([("127.0.0.1", meeting.port)], SECRET)
+            connection = tries.dial(begun=False, give_up=time.monotonic() + BOUND)
+            assert connection is not None, tries.why
+            meeting.sockets.append(connection.socket)
+            connection.tell(HelloControl(rank))
+            connection.send()
+        meeting.until(lambda: meeting.listener.missing() == [])
+        meeting.listener.finish(0, "over")
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert len(flooded) == 2 and len(meeting.told) == 1
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_connections_that_are_open_at_the_end_print_no_traceback(meeting, caplog):

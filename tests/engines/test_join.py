@@ -15,6 +15,8 @@ import pytest
 from tests.hosts.waiting import BOUND
 
 from allranks.engines import join
+from allranks.engines.dialled import Refuse, Seat
+from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader
 
 HEADER = AgentHeader("agent", "x", "node_01", "x/node_01", lease=30.0, grace=1.0)
@@ -83,6 +85,21 @@ class Tap:
 
 
 ENCRYPTED = "is encrypted (TLS)"
+def test_a_node_that_is_awaited_is_taken_back_from_its_own_host_alone() -> None:
+    """A scheduler that started the command again was refused, as the run had begun."""
+    hello = HelloControl(1, "h2", "first", nnodes="2")
+    seat = Seat(1, hello, "10.0.0.2", taken=True)
+    admission = join.Admission(hello._replace(rank=0, hostname="h1"))
+    admission.started = True
+    again = hello._replace(instance="second")
+    with pytest.raises(Refuse, match=r"the run has begun with h2 \(10.0.0.2\) as node 1"):
+        admission({1: seat}, again, "10.0.0.2")
+    seat.is_vacant = True
+    assert admission({1: seat}, again, "10.0.0.2") == 1
+    with pytest.raises(Refuse, match="h3"):
+        admission({1: seat}, again._replace(hostname="h3"), "10.0.0.3")
+
+
 CLEAR = "is authenticated, not encrypted: node 0 cannot encrypt"
 
 

@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from tests.hosts.waiting import BOUND
 from tests.interpreters import OLDEST
 
 from allranks.errors import ConfigError
@@ -101,7 +102,7 @@ def test_every_check_ships_and_collects_under_python_3_8(tmp_path: Path) -> None
         "print(json.dumps({n: found.get(n, 'absent') for n in sys.argv[2].split(',')}))"
     )
     done = subprocess.run([str(OLDEST), "-I", "-S", "-c", program, str(archive), ",".join(checks)],
-                          capture_output=True, text=True, timeout=200)  # fmt: skip
+                          capture_output=True, text=True, timeout=BOUND)  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     bugs = {n: f["error"] for n, f in found.items() if isinstance(f, dict) and "Error:" in str(f.get("error", ""))}

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 from tests.ports import free_port
 
 import allranks
@@ -29,7 +29,7 @@ def call(archive, *words, place=None):
     """Isolated and without site-packages, as in an image that has nothing."""
     place = place or tempfile.mkdtemp(dir=archive.parent)
     return subprocess.run([sys.executable, "-I", "-S", str(archive), *words], env={"TMPDIR": str(place)}, cwd=place,
-                          capture_output=True, text=True, timeout=120), Path(place)  # fmt: skip
+                          capture_output=True, text=True, timeout=BOUND), Path(place)  # fmt: skip
 
 
 def test_it_fits_and_is_the_same_every_time(archive):

@@ -33,9 +33,8 @@ class Run:
         for rank in range(world):
             more = {"OMP_NUM_THREADS": "1", "ALLRANKS_OUTPUT_DIR": str(out), **env}
             whole = gang.environment(rank, world, per_node or world, port, **more)
-            arguments = (whole, str(SCRIPT), words(*changes), str(out / f"{rank}.log"))
-            self.ranks.append(gang.CONTEXT.Process(target=gang.be_script, args=arguments))
-            self.ranks[-1].start()
+            log = str(out / f"{rank}.log")
+            self.ranks.append(gang.fork(gang.be_script, whole, str(SCRIPT), words(*changes), log))
 
     def codes(self) -> list[int | None]:
         """Exit codes, once all have ended; none is left behind."""

@@ -16,9 +16,8 @@ class Ranks:
         for rank, log in enumerate(self.logs):
             log.unlink(missing_ok=True)
             words = ["--out", str(out), *options]
-            arguments = (gang.environment(rank, world, world, port), str(script), words, str(log))
-            self.processes.append(gang.CONTEXT.Process(target=gang.be_script, args=arguments))
-            self.processes[-1].start()
+            environment = gang.environment(rank, world, world, port)
+            self.processes.append(gang.fork(gang.be_script, environment, str(script), words, str(log)))
 
     def finish(self) -> str:
         """The output of rank 0; every rank must have ended well."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 pytestmark = [
     pytest.mark.torch,
@@ -21,14 +22,8 @@ pytestmark = [
 ]
 
 from tests.examples.fsdp_gang import EXAMPLES, SCRIPT, Run, words  # noqa: E402
-from tests.fabric.gang import warm_up  # noqa: E402
 
 CLOSE = 1e-4  # of a loss near 5: sums in another order
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> None:
-    warm_up()
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +133,7 @@ def test_a_half_written_checkpoint_is_passed_over(resumed: Run, tmp_path: Path) 
 def test_overlap_reads_its_traces(resumed: Run) -> None:
     """Real traces: both ranks, the two steps asked for, the collectives of FSDP with their sizes."""
     command = [sys.executable, "-c", VERB, str(resumed.out), "--json"]
-    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout)
+    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=BOUND).stdout)
     assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
     for rank in told["ranks"]:
         assert rank["device"] == "cpu" and rank["notes"] == [] and len(rank["steps"]) == 2
@@ -170,7 +165,7 @@ def test_two_virtual_nodes_of_two_ranks(straight: Run, tmp_path: Path) -> None:
                str(tmp_path / "out"), "--", str(SCRIPT), *words("fsdp.sharding_strategy=hybrid_shard",
                                                                 "training.max_steps=2")]  # fmt: skip
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=BOUND)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "hybrid_shard: 2 x 2 (copies x shards), ranks [[0, 1], [2, 3]]" in done.stdout
     files = sorted((tmp_path / "out").rglob("rank_*_metrics.jsonl"))

@@ -7,18 +7,12 @@ from typing import Any
 
 import pytest
 from tests.examples.ranks import Ranks
-from tests.fabric import gang
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_grpo.py"
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> None:
-    gang.warm_up()
 
 
 def metrics(out: Path, rank: int) -> list[dict[str, Any]]:

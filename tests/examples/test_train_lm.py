@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 from tests.examples.ranks import Ranks
-from tests.fabric import gang
+from tests.hosts.waiting import BOUND
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
 SMALL = ["--batch", "2", "--context", "32", "--layers", "1", "--width", "32"]
@@ -28,11 +28,6 @@ pytestmark = [
 def ranks_of(out: Path, *options: str, world: int = 2) -> Ranks:
     """Start ranks of the example with a small model."""
     return Ranks(SCRIPT, out, *SMALL, *options, world=world)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> None:
-    gang.warm_up()
 
 
 def metrics(out: Path, rank: int = 0) -> list[dict]:
@@ -118,7 +113,7 @@ def test_alone_without_any_environment(tmp_path):
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "ALLRANKS_OUTPUT_DIR")
     clean = {name: value for name, value in os.environ.items() if name not in names}
     command = [sys.executable, str(SCRIPT), *SMALL, "--steps", "2"]
-    done = subprocess.run(command, env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND)
     assert (done.returncode, done.stderr) == (0, "")
     assert [line["step"] for line in metrics(tmp_path / "outputs")] == [1, 2]
 

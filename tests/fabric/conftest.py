@@ -7,17 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fabric.gang import Gang, warm_up
-
-
-@pytest.fixture(scope="session")
-def forked() -> None:
-    """The process that ranks are forked from."""
-    warm_up()
+from tests.fabric.gang import Gang
 
 
 @pytest.fixture
-def gang(tmp_path: Path, forked: None) -> Iterator[Callable[..., Any]]:
+def gang(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Starts ranks; kills what is left of them."""
     started: list[Gang] = []
 

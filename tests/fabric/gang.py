@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,19 @@ CUT = "TEST_CUT"  # the rank whose connections break in all_gather
 FOREIGN = ("ALLRANKS_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "NCCL_", "GLOO_")
 
 
+def fork(target: Callable[..., None], *arguments: Any) -> Any:
+    """A process forked from the one that has imported torch."""
+    warm_up()
+    process = CONTEXT.Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
 def warm_up() -> None:
-    """Start the process that ranks are forked from; its threads would not survive a fork, so it must have none."""
+    """Start the process that ranks are forked from; its threads would not survive a fork, so it must have none.
+
+    Were it started by the first fork, it would have imported nothing, and each rank would import torch.
+    """
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     CONTEXT.set_forkserver_preload(PRELOAD)
@@ -99,9 +111,7 @@ class Gang:
             if rank not in without:
                 options = (*words, "--out", str(folder / f"{rank}.jsonl"))
                 whole = environment(rank, world, per_node, port, **env)
-                arguments = (whole, options, str(folder / str(rank)), sabotaged)
-                self.ranks[rank] = CONTEXT.Process(target=be_rank, args=arguments)
-                self.ranks[rank].start()
+                self.ranks[rank] = fork(be_rank, whole, options, str(folder / str(rank)), sabotaged)
 
     def codes(self, *of: int) -> dict[int, int | None]:
         """Exit codes, once these ranks (all) have ended; a signal's number is negative."""

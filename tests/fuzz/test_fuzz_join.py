@@ -23,12 +23,13 @@ from tests.hosts.waiting import BOUND
 
 from allranks.agent.dial import Dialler, DialOutcome, DialTerms, Relay, Rules, Tries
 from allranks.agent.tls import Encryption
-from allranks.engines.calls import ChannelServer, socket_name
+from allranks.engines.calls import ChannelServer
 from allranks.engines.dialled import Listener, Refuse, Seat, own_encryption
 from allranks.protocol.codec import encode
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.secure import HELLO, Handshake, Records, pack_control
+from allranks.runs.questions import socket_name
 
 pytestmark = pytest.mark.fuzz
 SECRET = b"0123456789abcdef0123"

@@ -24,6 +24,7 @@ from allranks.gang.gathering import GATHER_PATIENCE
 from allranks.gang.members import of_deepspeed
 from allranks.gang.places import Setting
 from allranks.gang.plugins import built_in
+from allranks.gang.policy import Decision
 from allranks.gang.rendezvous import PORT_REPEATS
 from allranks.gang.resuming import spares_of
 from allranks.gang.states import Action, AttemptOver, Audited, Event, NodeUnreachable, Reach, Send, State, Tick
@@ -116,6 +117,7 @@ def known_of(gang: Gang) -> dict[str, object]:
         "findings": sorted(str(f) for f in roster.findings if f.status in ("warn", "fail")),
         "departures": {rank.rank: rank.departure.failed for rank in roster.ranks() if rank.pid is not None},
         "testing": roster.testing,
+        "regrows": gang.world.regrows,
         "verdict": roster.last_verdict,
         "hang": gang.hang_watch.hang,
     }
@@ -281,9 +283,13 @@ class Drive:
         return self.feed(Tick())
 
     def retry(self, kind: str = "retry", pause: float = 0.0, **replace: str) -> list[str]:
-        if kind == "train":
+        return self.follow(Decision(kind, "", replace, pause))
+
+    def follow(self, decision: Decision) -> list[str]:
+        """Begin the attempt that was decided on."""
+        if decision.kind == "train":
             self.notes.append(Stamped("", self.now, self.roster.attempt, SuitePassed()))  # as the session writes it
-        return self._perform(self.gang.retry(self.at, self.now, kind, replace, pause))
+        return self._perform(self.gang.retry(self.at, self.now, decision))
 
     # -- shortcuts -----------------------------------------------------------------------------------
 

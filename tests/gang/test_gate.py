@@ -115,6 +115,9 @@ def test_what_one_node_may_have_written_down_is_bounded_and_its_beats_are_heard(
     assert events.stat().st_size < 6 << 20
     said = [str(e.get("message")) for e in controller.run_dir.read_lines()[0]]
     assert len([text for text in said if "too much" in text]) == 1
+    controller.roster.attempt = 1  # which the reports of its ranks decide too
+    give(controller, *[{**template, "attempt": 1}] * 300)
+    assert 5 < sum(e["event"] == "template" and e["attempt"] == 1 for e in controller.run_dir.read_lines()[0]) < 15
     give(controller, {"type": "pong", "sent": time.time(), "t": time.time()})
     assert controller.roster.nodes[second(controller).node.name].clock.delay is not None
 

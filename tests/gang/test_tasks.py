@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 pytestmark = pytest.mark.processes
 
@@ -51,5 +52,5 @@ print(moments > 100, lost, signal.getsignal(signal.SIGINT) is signal.default_int
 
 
 def test_it_is_raised_when_the_loop_is_closed_wherever_it_comes() -> None:
-    done = subprocess.run([sys.executable, "-c", AT_EVERY_CALL], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", AT_EVERY_CALL], capture_output=True, text=True, timeout=BOUND)
     assert (done.stdout, done.stderr) == ("True [] True\n", "")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import Launch, program
+from tests.hosts.waiting import BOUND
 
 pytestmark = [
     pytest.mark.torch,
@@ -53,7 +54,7 @@ def test_on_audit_stop_ends_it(launch: Launch) -> None:
 def test_spawned_workers_and_a_forgotten_set_epoch(launch: Launch, launcher: str) -> None:
     launch.start(program("v_loaders.py", "stuck", "1", "spawn"), "--audit-data", "3", "--launcher", launcher, nproc=2)
     assert launch.process is not None
-    launch.process.wait(300)  # eight imports of torch
+    launch.process.wait(BOUND)  # eight imports of torch
     result = launch.result()
     found = [(f["id"], f["status"]) for f in result["findings"] if f.get("check") == "data-audit"]
     assert result["exit"] == 0 and found == [("data-set-epoch", "warn")], result

@@ -19,7 +19,7 @@ from tests.hosts.bed.host import read_process
 from tests.hosts.bed.linkfaults import LinkFaults
 from tests.hosts.bed.netfaults import NetworkFaults
 from tests.hosts.conftest import MakeBed
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 
 
 def runs(pid: int) -> bool:
@@ -97,7 +97,7 @@ def test_delay(bed2: Bed) -> None:
     for command, given in (("cat", data), ("head -c 3000000 /dev/zero", b"")):
         argv = ["ssh", "h1", command]
         out = subprocess.run(
-            argv, env=bed2.env(), input=given, capture_output=True, timeout=60, check=True
+            argv, env=bed2.env(), input=given, capture_output=True, timeout=BOUND, check=True
         ).stdout
         assert out == (given or bytes(3_000_000))
     one.link_down()
@@ -232,7 +232,7 @@ def test_beds_that_are_made_at_the_same_time(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", code, str(place)], cwd=root, stdout=subprocess.PIPE, text=True)
         for place in (tmp_path / str(n) for n in range(4))
     ]
-    outputs = [owner.communicate(timeout=300)[0].split() for owner in owners]
+    outputs = [owner.communicate(timeout=BOUND)[0].split() for owner in owners]
     assert [owner.returncode for owner in owners] == [0] * 4
     assert [output[1::2] for output in outputs] == [["h2"] * 3] * 4
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import Launch, culprit, program
-from tests.hosts.waiting import wait_until
+from tests.hosts.waiting import BOUND, wait_until
 
 pytestmark = [
     pytest.mark.torch,
@@ -28,7 +28,7 @@ def launch(bed2: Bed, tmp_path: Path) -> Launch:
 def hung(launch: Launch, *words: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
     launch.start(program("v_hang.py", *words), "--hang-timeout", "6s", *options, nproc=2)
     assert launch.process is not None
-    launch.process.wait(300)  # importing torch takes a minute on a machine that others use
+    launch.process.wait(BOUND)  # importing torch takes a minute on a machine that others use
     return launch.result()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import Launch, program
+from tests.hosts.waiting import BOUND
 
 pytestmark = [
     pytest.mark.torch,
@@ -85,7 +86,7 @@ def test_a_circle_of_groups_and_a_receive_blames_none_and_names_the_receive(laun
 def test_ten_minutes_of_metrics_and_no_word_are_no_hang(launch: Launch) -> None:
     """The limit is a tenth of the silence, and thrice the time between two metrics."""
     launch.start(program("v_metrics.py", "600", "20"), "--hang-timeout", "60s", nproc=2)
-    assert launch.process is not None and launch.process.wait(720) == 0
+    assert launch.process is not None and launch.process.wait(2 * BOUND) == 0
     assert not launch.events("hang-suspected") and not launch.events("hang")
     result = json.loads(launch.stdout)
     assert (result["exit"], result["verdict"], result["findings"]) == (0, None, [])

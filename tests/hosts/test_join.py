@@ -208,12 +208,30 @@ def test_without_the_coordinator_all_end_within_the_lease(joined: Joined) -> Non
 
 @pytest.mark.slow
 def test_a_joined_node_that_is_killed_ends_all(joined: Joined) -> None:
-    begun(joined.all(STEPS, *SHORT))
+    begun(joined.all(STEPS, "--lease", "300s"))  # nobody waits for it
     joined.kill(joined.bed.hosts[1])
     assert set(joined.codes("h1", "h3", "h4").values()) == {4}
     verdict = joined.document("verdict.json")
     assert verdict["where"]["node"] == "h2"
     assert verdict["cause"] == "agent-killed" and "`allranks join` ended on h2: its host closed" in verdict["message"]
+    joined.nothing_left()
+
+
+@pytest.mark.slow
+def test_a_join_that_is_killed_and_started_again_takes_part_in_the_retry(joined: Joined) -> None:
+    """Its place was waited for in vain: who came was refused."""
+    begun(joined.all(STEPS, "--lease", "60s", "--retries", "1"))
+    host = joined.bed.hosts[1]
+    joined.kill(host)
+    joined.codes("h2")
+    wait_until(lambda: _events(joined, "node-awaited"), BOUND, "h2 is waited for")
+    assert "`allranks join` has ended on h2" in joined.said("h1")
+    joined.start(joined.bed.hosts[2], 1, STEPS)  # not this host
+    assert joined.codes("h3")["h3"] == 2
+    joined.start(host, 1, STEPS, "--lease", "60s", "--retries", "1")
+    wait_until(lambda: len(_events(joined, "rank-started")) == 8, BOUND, "all ranks are there again")
+    (joined.place / "work" / "done").touch()
+    assert set(joined.codes("h1", "h2", "h4").values()) == {0}, joined.said("h1")
     joined.nothing_left()
 
 
@@ -388,6 +406,10 @@ def test_exec_and_fetch_reach_the_nodes_that_allow_it_and_no_other(joined: Joine
     assert (nodes["h2"]["output"], nodes["h2"]["code"]) == ("on h2\n", 3)
     assert (nodes["h3"]["output"], nodes["h3"]["code"]) == ("", None)
     assert nodes["h3"]["error"] == "h3: it joined without --allow-exec"
+
+    seen = json.loads(on_node_0(joined, "stacks", "--json", name).stdout)
+    assert [(rank["rank"], rank["node"]) for rank in seen["ranks"]] == [(0, "h1"), (1, "h2"), (2, "h3")], seen
+    assert "errors" not in seen and all(rank["step"] for rank in seen["ranks"]), "that needs no --allow-exec"
 
     assert "--allow-exec: who started node 0 may run any command here" in joined.said("h2")
     assert joined.said("h2").count("node 0 begins a command or a fetch here") == 1

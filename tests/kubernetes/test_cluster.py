@@ -143,7 +143,7 @@ def test_stop_from_elsewhere_and_after_a_dead_follower(run: Run) -> None:
     run.start(ENDLESS).until_up()
     assert run.process is not None
     run.process.kill()
-    run.process.wait(60)
+    run.process.wait(BOUND)
     status = json.loads(run.call("status", "--json").stdout)
     assert status["state"] == "orphaned" and "Running" in status["engine"]
     done = run.call("stop")
@@ -158,7 +158,7 @@ def test_attach_goes_on_where_a_dead_follower_stopped(run: Run) -> None:
     run.start(code).until_up()
     assert run.process is not None
     run.process.kill()
-    run.process.wait(60)
+    run.process.wait(BOUND)
     done = run.call("attach", "--json")
     assert done.returncode == 0, done.stderr
     for rank in (0, 1):

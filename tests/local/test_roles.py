@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests import forked
+from tests.hosts.waiting import wait_until
 from tests.local.running import BOUND, LocalRun
 
 SERVER = """
@@ -80,6 +82,7 @@ class RolesRun(LocalRun):
         trainer: str = "",
         roles: str = ROLES,
         programs: tuple[str, str] = (SERVER, TRAINER),
+        has_no_check: bool = True,
         **environment: str,
     ) -> None:
         work = place / "work"
@@ -88,7 +91,8 @@ class RolesRun(LocalRun):
             (work / name).write_text(text)
         (work / "roles.toml").write_text(roles.replace("SERVER", server).replace("TRAINER", trainer))
         self.place, self.work, self.runs = place, work, place / "runs"
-        words = ["run", "--local", "3", "--python", sys.executable, "--json", "--no-check", "--roles", "roles.toml"]
+        words = ["run", "--local", "3", "--python", sys.executable, "--json", "--roles", "roles.toml"]
+        words += ["--no-check"] if has_no_check else []
         self.environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(self.runs), **environment}
         with (place / "stdout").open("w") as stdout, (place / "stderr").open("w") as stderr:
             self.process = forked.popen(
@@ -224,6 +228,50 @@ def test_ctrl_c_ends_all_roles(tmp_path: Path) -> None:
     assert time.monotonic() - began < 20
     assert outcomes(run.result()) == {"rollout": "stopped", "trainer": "stopped"}
     assert run.left() == []
+
+
+def test_a_detached_run_is_followed_and_stopped(tmp_path: Path) -> None:
+    run = RolesRun(tmp_path, "--detach", STEPS="6000")
+    assert run.process.wait(BOUND) == 0, run.stderr
+    with (tmp_path / "attached").open("w") as shown:
+        followed = forked.popen(["attach"], env=run.environment, cwd=run.work, stdout=shown, stderr=shown)
+    run.until("role-ready", 2)
+    wait_until(lambda: "[trainer local" in (tmp_path / "attached").read_text(), BOUND, "a line of the trainer")
+    assert "several roles, and another controller cannot take" in run.allranks("attach", "--take-over", "--json")
+    assert "Nothing of it is left" in run.allranks("stop")
+    assert followed.wait(BOUND) == 143
+    ended = outcomes(json.loads((run.directory / "result.json").read_text()))
+    assert ended == {"rollout": "stopped", "trainer": "stopped"} and run.left() == []
+
+
+def test_check_looks_at_the_nodes_of_each_role_with_its_own_command(tmp_path: Path) -> None:
+    (tmp_path / "allranks.toml").write_text(ROLES.replace("SERVER", "").replace("TRAINER", ""))
+    words = ("check", "--local", "3", "--json", "--only", "script")
+    environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(tmp_path / "runs")}
+    done = forked.call(words, env=environment, cwd=tmp_path, timeout=BOUND)
+    server, trainer = map(json.loads, done.stdout.splitlines())
+    assert (done.returncode, server["role"], trainer["role"]) == (3, "rollout", "trainer")
+    assert [finding["where"].get("node") for finding in server["findings"]] == ["local0"], server
+    assert not trainer["ok"] and "train.py" in trainer["findings"][0]["message"], trainer
+
+
+def test_a_port_that_another_program_has_is_refused_before_the_start(tmp_path: Path) -> None:
+    """The role was ready at once, and its own program failed a moment later."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ready = f"port:{listener.getsockname()[1]}"
+        run = RolesRun(tmp_path, roles=ROLES.replace("http://{address}:{rollout.port.http}/health", ready))
+        result = run.result()
+    verdict = result["verdict"]
+    assert (result["exit"], verdict["cause"], verdict["where"]["node"]) == (4, "port-in-use", "local0"), verdict
+    assert verdict["message"].startswith(f"rollout: on local0 {ready} is answered before rollout starts"), verdict
+    assert run.events("rank-started") == []
+
+
+def test_a_command_that_is_not_there_is_named_before_the_start(tmp_path: Path) -> None:
+    run = RolesRun(tmp_path, roles=ROLES.replace("python serve.py", "no-such-server"), has_no_check=False)
+    result = run.result()
+    assert (result["exit"], result["verdict"]["where"]["role"]) == (3, "rollout"), result
+    assert "no-such-server" in result["verdict"]["message"] and run.events("rank-started") == []
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -57,9 +57,8 @@ def node(*interfaces: dict[str, Any], **parts: Any) -> NodeFacts:
         ([LO, DOCKER, ETH0], {}, "eth0"),
         ([LO, DOCKER], {}, "docker0"),
         ([LO], {}, "lo"),
-        ([LO, VIRBR, ETH0], {}, "eth0"),
-        ([LO, VIRBR], {}, "lo"),  # lo goes before virbr
-        ([VIRBR], {}, "virbr0"),
+        ([LO, VIRBR, ETH0], {}, "virbr0,eth0"),  # as before 2.28.9, and in RCCL
+        ([LO, VIRBR], {}, "virbr0"),
         ([], {}, ""),
         ([LO, interface("eth0", "10.0.0.1/24", running=False), ETH1], {}, "eth1"),
         ([LO, interface("eth0"), ETH1], {}, "eth1"),  # no address
@@ -88,13 +87,6 @@ def node(*interfaces: dict[str, Any], **parts: Any) -> NodeFacts:
 )
 def test_nccl_rule(interfaces: list[dict[str, Any]], environ: dict[str, str], expected: str) -> None:
     assert ",".join(nccl_interfaces(node(*interfaces, environ=environ))) == expected
-
-
-@pytest.mark.parametrize(
-    ("interfaces", "expected"), [([LO, VIRBR, ETH0], "virbr0,eth0"), ([VIRBR], "virbr0"), ([LO, VIRBR], "virbr0")]
-)
-def test_rccl_and_older_nccl_know_no_virbr(interfaces: list[dict[str, Any]], expected: str) -> None:
-    assert ",".join(nccl_interfaces(node(*interfaces), virbr=False)) == expected
 
 
 def test_conf_files_do_not_override() -> None:

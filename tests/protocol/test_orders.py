@@ -18,7 +18,7 @@ PASSED = [
     {"type": "ack", "sizes": {"0/3/0": 17}},
     {"type": "taken", "output": 65536},
     {"type": "end", "grace": 1.0, "reason": "ctrl-c", "note_calls": False},
-    {"type": "stacks", "ranks": [2, 3], "ask": "dump"},
+    {"type": "stacks", "ranks": [2, 3], "ask": "dump", "asked": 1, "native": False},
     {"type": "counters", "ranks": [2]},
     {"type": "call-times", "ranks": [2], "most": 400, "suspects": [2]},
     {"type": "signal", "attempt": 0, "order": 1, "name": "USR1"},

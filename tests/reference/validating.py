@@ -35,7 +35,7 @@ _BY_WORDS = [
     ("verdict", {"diagnose"}),
     ("result", {"run"}),
     ("result", {"attach"}),
-    *((name, {name}) for name in ("check", "stop", "clean", "exec", "fetch", "nodes", "report", "render")),
+    *((name, {name}) for name in ("check", "stacks", "stop", "clean", "exec", "fetch", "nodes", "report", "render")),
     *((name, {name}) for name in ("overlap", "init")),
 ]
 

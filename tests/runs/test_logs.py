@@ -155,19 +155,24 @@ def test_writes_go_to_their_offset_and_sizes_acknowledge(run):
 def test_what_another_node_sends_of_a_shared_file_comes_after_what_is_there(run):
     metrics, log = Stream(METRICS, 1, 0), Stream(RANK_LOG, 1, 1)
     writer = LogWriter(run)
+    writer.deal({0: [0], 1: [1]})
     writer.write(1, "h2", metrics, 0, b"first\n")
     assert writer.fresh_sizes(1) == {"3/1/0": 6}
-    writer.continue_on(4, "h5", is_new_agent=False)
-    assert writer.sizes(4, "h5") == {}, "h5 has sent nothing yet"
+    writer.deal({0: [0], 4: [1]})
+    assert not any(writer.sizes(4, "h5").values()), "h5 has sent nothing yet"
     writer.write(4, "h5", metrics, 0, b"second\n")
     writer.write(4, "h5", metrics, 3, b"ond\nthird\n")
     writer.write(4, "h5", log, 0, b"rank\n")
-    assert writer.fresh_sizes(4) == {"3/1/0": 13, "0/1/1": 5} == writer.sizes(4, "h5")
+    assert writer.fresh_sizes(4) == {"3/1/0": 13, "0/1/1": 5}
+    assert writer.sizes(4, "h5") == {"3/1/0": 13, "0/1/1": 5, "4/1/0": 0}
     assert run.log_path(1, "h2", *metrics).read_bytes() == b"first\nsecond\nthird\n"
     again = LogWriter(run)  # of a controller that takes over
     again.resume(run.read_facts()[0])
     again.write(4, "h5", metrics, 0, b"second\nthird\nfourth\n")
     assert run.log_path(1, "h2", *metrics).read_bytes() == b"first\nsecond\nthird\nfourth\n"
+    writer.deal({0: [0], 1: [1]})
+    writer.write(1, "h2", metrics, 6, b"fifth\n")
+    assert run.log_path(1, "h2", *metrics).read_bytes() == b"first\nsecond\nthird\nfourth\nfifth\n", "h2 is back"
 
 
 def test_a_second_agent_of_a_node_goes_on_in_its_log(run):
@@ -175,7 +180,7 @@ def test_a_second_agent_of_a_node_goes_on_in_its_log(run):
     writer = LogWriter(run)
     writer.write(0, "h1", node_log, 0, b"old agent\n")
     writer.write(0, "h1", metrics, 0, b"one\n")
-    writer.continue_on(0, "h1", is_new_agent=True)
+    writer.begin_anew(0, "h1")
     assert writer.sizes(0, "h1") == {"1/0/0": 0}
     writer.write(0, "h1", node_log, 0, b"new agent\n")
     writer.write(0, "h1", metrics, 0, b"two\n")

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 from allranks.diagnose.causes import CAUSES
 from allranks.findings import Finding, Verdict, Where
@@ -202,7 +203,7 @@ def test_runs_that_end_at_once_lose_no_line(ledger: Path) -> None:
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(120)
+        writer.join(BOUND)
     assert [writer.exitcode for writer in writers] == [0] * 4
     assert len(read_ledger(ledger)) == 100
 

@@ -145,8 +145,8 @@ def test_an_overridden_variable_may_be_nonsense_but_a_file_may_not() -> None:
     resolved = run({"nodes": 2}, {"NNODES": "1:4"})
     assert resolved.spec.target.nodes == 2
     assert resolved.notes == ("--nodes 2 overrides NNODES=1:4",)
-    with pytest.raises(ConfigError, match=r"^NNODES: found '1:4', set a whole number"):
-        run({}, {"NNODES": "1:4"})
+    with pytest.raises(ConfigError, match=r"^NNODES: found 'four', set a whole number"):
+        run({}, {"NNODES": "four"})
     with pytest.raises(ConfigError, match=r"^allranks.toml: nodes: found \[\], set a whole number"):
         run({"nodes": 2}, {}, {"nodes": []})
 
@@ -467,3 +467,37 @@ def test_a_cluster_that_cannot_be_used_is_refused_in_words(user: dict[str, Any],
     with pytest.raises(UsageError) as refused:
         resolve({"cluster": name}, {}, {}, config_source="allranks.toml", user_config=user, user_source="config.toml")
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "bounds"),
+    [
+        ({"nodes": "2:4"}, {}, (2, 4)),
+        ({}, {"NNODES": "1:4"}, (1, 4)),
+        ({"nodes": 2}, {"NNODES": "1:4"}, (None, 2)),
+        ({"nodes": "2:4", "min_nodes": "3"}, {}, (3, 4)),
+        ({"min_nodes": 2, "hosts": "h1,h2,h3"}, {}, (2, None)),
+        ({"command": ["torchrun", "--nnodes", "2:4", "train.py"]}, {}, (2, 4)),
+        ({"command": ["torchrun", "--nnodes=2:4", "train.py"], "nodes": 3}, {}, (None, 3)),
+        ({"command": ["torchrun", "--nnodes=2:2", "train.py"]}, {}, (None, None)),
+    ],
+)
+def test_a_number_of_nodes_that_may_change(options: Any, environ: Any, bounds: object) -> None:
+    target = run(options, environ).spec.target
+    assert (target.min_nodes, target.nodes) == bounds
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"nodes": "4:2"}, "Set --nodes 2:4"),
+        ({"nodes": "0:2"}, "found '0', set a whole number from 1"),
+        ({"nodes": "2:"}, "found '', set a whole number from 1"),
+        ({"nodes": "2:4:6"}, "found '4:6', set a whole number from 1"),
+        ({"nodes": "2:4", "k8s": True}, "is for --hosts and --local. With --k8s a run has one number"),
+        ({"nodes": "2:4", "slurm": True}, "With --slurm a run has one number"),
+    ],
+)
+def test_a_range_that_is_none_is_refused(options: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        run(options)

@@ -79,6 +79,30 @@ def test_a_container_image_without_pyxis_is_apptainers(slurm: SlurmBed, tmp_path
     launch.nothing_left()
 
 
+FETCH = """
+import os, sys, time, urllib.request
+while True:
+    try:
+        urllib.request.urlopen("http://" + sys.argv[1]).read()
+        break
+    except OSError:
+        time.sleep(0.2)
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], os.environ["ROLE_NAME"], flush=True)
+"""
+
+
+def test_roles_run_on_the_nodes_of_one_allocation(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path)
+    (launch.work / "fetch.py").write_text(FETCH)
+    roles = ("--role", "server:1", "python -m http.server {server.port.http}")
+    roles += ("--role", "trainer:3", "fetch.py {server.address}:{server.port.http}")
+    result = launch.inside((), *roles, "--nproc", "1").result()
+    assert (result["exit"], result["verdict"]) == (0, None), launch.stderr
+    assert result["roles"]["server"]["nodes"] == ["h1"] and result["roles"]["trainer"]["nodes"] == ["h2", "h3", "h4"]
+    assert "rank 2 of 3 trainer" in (launch.run_dir / "logs/node_03_h4/rank_002.log").read_text()
+    launch.nothing_left()
+
+
 def test_one_exception_ends_all_of_it(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "raise", "2")).until_running(4)
     (launch.work / "go").touch()
@@ -160,14 +184,19 @@ def test_scancel_is_a_verdict(slurm: SlurmBed, tmp_path: Path) -> None:
     launch.nothing_left()
 
 
+def inside(launch: SlurmLaunch, *words: str) -> subprocess.CompletedProcess[str]:
+    """salloc, on the launching machine."""
+    return subprocess.run(
+        ["salloc", "-Q", *words], env=launch.environment(), cwd=launch.work, capture_output=True, text=True,
+        timeout=BOUND,
+    )  # fmt: skip
+
+
 def test_a_heterogeneous_job_is_refused(slurm: SlurmBed, tmp_path: Path) -> None:
     """It trained on the submit host alone, with exit code 0."""
     launch = SlurmLaunch(slurm, tmp_path)
     for words in (["run", "--", *program("tell.py")], ["check"]):
-        command = ["salloc", "-Q", "-N1", ":", "-N1", *launch.command(*words)]
-        done = subprocess.run(
-            command, env=launch.environment(), cwd=tmp_path, capture_output=True, text=True, timeout=BOUND
-        )
+        done = inside(launch, "-N1", ":", "-N1", *launch.command(*words))
         assert done.returncode == 2, done.stdout + done.stderr
         assert "is heterogeneous: its 2 components" in done.stderr
 
@@ -183,8 +212,7 @@ def test_many_tasks_of_a_step_are_refused(slurm: SlurmBed, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_check_looks_at_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
-    words = ["salloc", "-Q", "-N2", *launch.command("check", "--slurm", "--level", "quick", "--json")]
-    done = subprocess.run(words, env=launch.environment(), cwd=launch.work, capture_output=True, text=True, timeout=120)
+    done = inside(launch, "-N2", *launch.command("check", "--slurm", "--level", "quick", "--json"))
     assert done.returncode == 0, done.stderr + done.stdout
     launch.nothing_left()
     wait_until(lambda: not slurm.call("squeue", "-h").stdout.strip(), BOUND, "the job is over")
@@ -194,8 +222,7 @@ def test_check_looks_at_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: P
 def test_exec_runs_on_the_nodes_of_the_allocation(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
     command = launch.command("exec", "--slurm", "--", "sh", "-c", "echo of $SLURM_NNODES; exit 3")
-    words = ["salloc", "-Q", "-N2", *command]
-    done = subprocess.run(words, env=launch.environment(), cwd=launch.work, capture_output=True, text=True, timeout=120)
+    done = inside(launch, "-N2", *command)
     assert done.returncode == 1, done.stderr + done.stdout
     assert done.stdout == "h[1-2]: of 2\nh[1-2]: (exit 3)\n", done.stderr
     launch.nothing_left()

@@ -223,7 +223,7 @@ class Agent:
             self._lease_over()
 
     def _holder_gone(self) -> bool:
-        """Tell whether the engine has ended its task on this node: its step is over, whatever is left of it."""
+        """Tell whether no controller can come any more: the engine's task on this node has ended, or its join."""
         return self._header.holder is not None and not lives(*self._header.holder)
 
     def _lease_over(self) -> None:
@@ -236,7 +236,7 @@ class Agent:
         elif not attempt.ending:
             why = "no word from the controller for %g s: the lease is over" % self._session.lease
             if self._holder_gone():
-                why = "the engine has ended its step"
+                why = "what connected this node to the controller has ended"
             log(why + ", ending the ranks")
             self._ranks.end("lease")
 

@@ -42,9 +42,9 @@ class NodeSamples:
         """Sample ranks. A rank is signalled once: its attempt keeps which have been."""
         attempt = self._ranks.attempt
         signalled = attempt.signalled if attempt is not None else set()
-        look = partial(_sample, self._ranks.sampled(order.ranks), self._node.directory, order.ask, frozenset(signalled))
+        look = partial(_sample, self._ranks.sampled(order.ranks), self._node.directory, order, frozenset(signalled))
         work = Work("the stack sample", look, Samples, SAMPLE_SECONDS)
-        self._node.tasks.answer(work, partial(_stacks, signalled))
+        self._node.tasks.answer(work, partial(_stacks, signalled, order.asked))
 
     def on_counters(self, order: CountersOrder) -> None:
         """Say how far the ranks' process groups are."""
@@ -83,17 +83,17 @@ class NodeSamples:
             self._node.tell(usage)
 
 
-def _stacks(signalled: Set[int], samples: Optional[Samples], error: str) -> Message:
+def _stacks(signalled: Set[int], asked: int, samples: Optional[Samples], error: str) -> Message:
     if samples is None:
-        return StacksMessage(error=error)
+        return StacksMessage(error=error, asked=asked)
     signalled.update(samples.signalled)
-    return StacksMessage(samples.ranks, samples.ras)
+    return StacksMessage(samples.ranks, samples.ras, asked=asked)
 
 
-def _sample(processes: Dict[int, Process], node_dir: str, ask: str, signalled: FrozenSet[int]) -> Samples:
+def _sample(processes: Dict[int, Process], node_dir: str, order: StacksOrder, signalled: FrozenSet[int]) -> Samples:
     from .sample import sample
 
-    return sample(processes, node_dir, ask, signalled)
+    return sample(processes, node_dir, order.ask, signalled, for_person=order.asked > 0, native=order.native)
 
 
 def _counters(processes: Dict[int, Process], node_dir: str) -> CountersMessage:

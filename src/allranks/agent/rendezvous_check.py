@@ -329,7 +329,7 @@ def ask_server(order: ReadyOrder) -> ReadyMessage:
         return ReadyMessage(answer="no answer within %g s" % order.seconds)
     except OSError as error:
         return ReadyMessage(answer=str(error.strerror or error)[:MOST_ANSWER])
-    return ReadyMessage(True, "the port is open")
+    return ReadyMessage(True, "the port is open", is_there=True)
 
 
 def _get(order: ReadyOrder, place: Tuple[str, int]) -> ReadyMessage:
@@ -342,8 +342,9 @@ def _get(order: ReadyOrder, place: Tuple[str, int]) -> ReadyMessage:
         connection.request("GET", order.path)
         answer = connection.getresponse()
         words = "%d %s" % (answer.status, answer.reason)
-        return ReadyMessage(200 <= answer.status < 300, words.strip()[:MOST_ANSWER])
+        return ReadyMessage(200 <= answer.status < 300, words.strip()[:MOST_ANSWER], is_there=True)
     except (http.client.HTTPException, ssl.SSLError, ValueError) as error:
-        return ReadyMessage(answer=("no HTTP answer: %s %s" % (type(error).__name__, error))[:MOST_ANSWER])
+        words = "no HTTP answer: %s %s" % (type(error).__name__, error)
+        return ReadyMessage(answer=words[:MOST_ANSWER], is_there=True)
     finally:
         connection.close()

@@ -5,6 +5,7 @@ not run inside a collective, so a thread of its own waits at a socket of the nod
 
     counters    which collective each group is at: 0.2 ms, nothing but numbers is copied
     look        … and the stacks of all other threads
+    see         … and of torch's flight recorder the newest entries: no document of all of them is made
     dump        … and torch's flight recorder, which has the last collectives of every group, as JSON
     calls       nothing of that: the rank notes what it has called, in the file beside its error file
     times N     when the newest N collectives were called: `RankCalls` of protocol/samples.py
@@ -57,6 +58,7 @@ SYNCHRONISING = (
     "barrier",
 )
 NEWEST = 8  # collectives of each group that an error file has
+SEEN = 64  # entries of each recorder that a person is shown at most: the newest
 MOST_GROUPS = 64  # of those whose calls are noted, and of their calls and kinds of calls
 MOST_CALLS = 4096
 MOST_KINDS = 512
@@ -165,7 +167,10 @@ def serve(
         channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
         return
     reply["groups"] = groups(module)
-    reply.update(recorded(word == "dump"))
+    if word == "see":
+        reply["recorders"] = newest_recorded()
+    else:
+        reply.update(recorded(word == "dump"))
     if word != "counters":
         reply["stacks"] = stacks()
         counts, waiting = posted()
@@ -412,6 +417,14 @@ def newest_entries(most: int) -> List[Any]:
             entries = json.loads(data).get("entries", [])[-most:]
         newest += [(backend, entry) for entry in entries]
     return newest
+
+
+def newest_recorded() -> JsonObject:
+    """Return the newest entries by backend, in the form of `recorded`."""
+    dumps: JsonObject = {}
+    for backend, entry in newest_entries(SEEN):
+        dumps.setdefault(backend, {"entries": []})["entries"].append(entry)
+    return dumps
 
 
 def recorded(with_records: bool) -> JsonObject:

@@ -1,7 +1,7 @@
 """A stack sample of ranks: what each is doing at one moment of a suspected hang.
 
 A sample must not change the program. The ranks are asked first; what does not answer is read from outside (/proc,
-py-spy); a signal is the last means: not at a first sample, and once in a rank's life.
+py-spy); a signal is the last means: not at a first sample, once in a rank's life, and never because a person asks.
 """
 
 from __future__ import annotations
@@ -60,24 +60,36 @@ class RankSample(NamedTuple):
     sockets: Optional[Tuple[RankSocket, ...]] = None
 
 
-def sample(ranks: Dict[int, Process], node_dir: str, word: str, signalled: AbstractSet[int] = frozenset()) -> Samples:
-    """Sample ranks; `word` (look or dump) is what flight recorders are asked for, `signalled` have had their signal.
+def sample(
+    ranks: Dict[int, Process],
+    node_dir: str,
+    word: str,
+    signalled: AbstractSet[int] = frozenset(),
+    for_person: bool = False,
+    native: bool = False,
+) -> Samples:
+    """Sample ranks; `word` (look, see, dump) is what flight recorders are asked for, `signalled` have had their signal.
 
-    With a dump, NCCL's word on the whole job too, where it has one.
+    With a dump, NCCL's word on the whole job too, where it has one. What a run does is seen `for_person` without a
+    signal, and kept in files only with a dump. `native`: of each rank the frames below Python.
     """
     answers = Asking(ranks, node_dir, word).answers() if word else {}
     samples: Dict[int, RankSample] = {}
     deadline = time.monotonic() + OUTSIDE_SECONDS
     for rank, process in ranks.items():
         answer = decode_parts(HelperAnswer, answers.get(rank))
-        if answer.stacks:
-            samples[rank] = RankSample(text=answer.stacks[-STACK_LIMIT:], how="asked")
-        else:
-            samples[rank] = from_outside(process, answer.silent, word == "dump", deadline)
-    if word != "look":
+        one = RankSample()
+        if native or not answer.stacks:
+            is_last = native or (word == "dump" and not for_person)
+            one = from_outside(process, native or answer.silent, is_last, deadline)
+        if answer.stacks and not one.text:
+            one = RankSample(text=answer.stacks[-STACK_LIMIT:], how="asked", error=one.error)
+        samples[rank] = one._replace(silent=(one.silent and answer.silent) or None)
+    if word != "look" and not for_person:
         _signal_blind(samples, ranks, node_dir, signalled)
     for rank, one in samples.items():
-        if one.how in ("asked", "py-spy"):  # the handler of the signal writes there itself
+        is_kept = word == "dump" or not for_person
+        if is_kept and one.how in ("asked", "py-spy"):  # the handler of the signal writes there itself
             append(NodeFiles(node_dir).stacks(rank), ((one.text or "") + "\n").encode("utf-8", "replace"))
         samples[rank] = with_process_facts(one, ranks[rank].pid)
         if rank in answers:

@@ -88,6 +88,8 @@ class SupervisorLink:
     def look(self) -> None:
         """See whether the supervisor is dead, or was stopped twice: it is the guarantee against orphans."""
         if os.getppid() != self.pid:
+            while word := self._read_word():  # why it died may wait to be read
+                self._defect(word)
             self._has_gone("died")
             return
         process = read_process(self.pid)
@@ -105,14 +107,17 @@ class SupervisorLink:
             self._lost(how)
 
     def _on_word(self) -> None:
-        """Read the supervisor's one kind of message. At the end of the stream it has ended."""
-        try:
-            description = self._channel.recv(4096, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        except OSError:
-            description = b""
-        if description:
-            self._defect(description.decode("utf-8", "replace"))
-        else:
+        word = self._read_word()
+        if word:
+            self._defect(word)
+        elif word is not None:
             self._selector.unregister(self._channel)  # `look` sees the death
+
+    def _read_word(self) -> Optional[str]:
+        """Read the supervisor's one kind of message; None without one, "" once it has ended."""
+        try:
+            return self._channel.recv(4096, socket.MSG_DONTWAIT).decode("utf-8", "replace")
+        except BlockingIOError:
+            return None
+        except OSError:
+            return ""

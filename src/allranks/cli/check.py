@@ -20,6 +20,7 @@ from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang.inspection import judge_evidence, look_at_nodes
 from allranks.gang.plugins import all_checks
+from allranks.gang.roles import parts_of
 from allranks.gang.transport import Transport
 from allranks.preflight.check import Check
 from allranks.preflight.judge import hardware_checks, of_level, table
@@ -47,6 +48,7 @@ class Printing(NamedTuple):
     as_json: bool
     quiet: bool
     verbose: bool = False
+    role: str = ""
 
 
 def command(
@@ -64,7 +66,7 @@ def command(
         click.echo(describe_checks(all_checks().values(), json_))
         return exitcodes.DONE
     printing = Printing(json_, quiet, verbose)
-    resolved = resolve_options(typed, config)
+    resolved = resolve_options(typed, config, keeps_roles=True)
     spec = resolved.spec
     checks = choose(spec)
     if from_ is not None:
@@ -73,11 +75,17 @@ def command(
         return close(evidence, [c for c in all_checks().values() if c.name in names], spec, None, printing)
     cluster = find_cluster(resolved.spec)
     say_notes(resolved)
+    parts = parts_of(spec, cluster)
     if dry_run:
-        click.echo(describe_check(spec, cluster, checks, json_))
+        for part in parts:
+            click.echo(describe_check(part.spec, part.cluster, checks, json_))
         return exitcodes.DONE
-    with reached(spec, cluster) as transport:
-        return look(spec, cluster, checks, printing, transport)
+    code = exitcodes.DONE
+    for part in parts:
+        with reached(part.spec, part.cluster) as transport:
+            printed = printing._replace(role=part.role.name)
+            code = max(code, look(part.spec, part.cluster, checks, printed, transport))
+    return code
 
 
 def choose(spec: RunSpec) -> list[Check]:
@@ -101,7 +109,8 @@ def look(
     """Ask the nodes, and print what the checks say. Return the exit code."""
     run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())
     if not (printing.as_json or printing.quiet):
-        what = f"{count_of(len(checks), 'check')} on {count_of(len(cluster.nodes), 'node')}"
+        who = f"role {printing.role}, " if printing.role else ""
+        what = f"{who}{count_of(len(checks), 'check')} on {count_of(len(cluster.nodes), 'node')}"
         sys.stdout.write(f"check     {spec.preflight.level}: {what} (from {cluster.source})\n")
     progress = ProgressLine(printing.as_json or printing.quiet)
     evidence = look_at_nodes(spec, cluster, run, checks, progress.show, transport)
@@ -178,6 +187,7 @@ def close(
             table=rows,
             covered=evidence.covered or None,
             settings=explained,
+            role=printing.role,
         )
         sys.stdout.write(document_line(report) + "\n")
     elif printing.quiet:

@@ -163,6 +163,34 @@ TOP = Declared(
         SettingRow("json_", FLAG, "print a line of JSON each interval until the run ends", options="--json"),
     ),
 )
+ONLY_RANKS = SettingRow(
+    "rank",
+    several(whole_number(0, 999_999), "ranks such as 0,1", commas=True),
+    "only these ranks, such as 0,1",
+    complete="ranks",
+    default=(),
+)
+ONLY_ROLES = SettingRow(
+    "role",
+    several(text("the name of a role", "ROLE"), "names of roles", commas=True),
+    "only the nodes of these roles",
+    default=(),
+)
+STACKS = Declared(
+    "stacks",
+    "What every rank does now: its stack, its step, the collective it is in. The run is not changed.",
+    ("stacks", "stacks --rank 3 --dump"),
+    "stacks.command",
+    arguments=(RUN,),
+    options=(
+        ONLY_RANKS,
+        ONLY_ROLES,
+        SettingRow("native", FLAG, "the frames below Python too. py-spy stops each rank for some milliseconds"),
+        SettingRow("dump", FLAG, "keep stacks, flight recorders and NCCL's words in evidence/ of the run"),
+        RUNS_DIR,
+        AS_JSON,
+    ),
+)
 LOGS = Declared(
     "logs",
     "Output of all ranks in the order it arrived, each line with its node and rank.",
@@ -178,19 +206,8 @@ LOGS = Declared(
             complete="nodes",
             default=(),
         ),
-        SettingRow(
-            "rank",
-            several(whole_number(0, 999_999), "ranks such as 0,1", commas=True),
-            "only these ranks, such as 0,1",
-            complete="ranks",
-            default=(),
-        ),
-        SettingRow(
-            "role",
-            several(text("the name of a role", "ROLE"), "names of roles", commas=True),
-            "only the nodes of these roles",
-            default=(),
-        ),
+        ONLY_RANKS,
+        ONLY_ROLES,
         SettingRow("grep", PATTERN, "only lines in which this is found"),
         SettingRow("since", duration(0), "only what arrived in the last 10m"),
         SettingRow("until", duration(0), "only what had arrived 5m ago"),
@@ -469,6 +486,7 @@ COMMANDS: dict[str, Declared | DeclaredVerbs] = {
         PS,
         STATUS,
         TOP,
+        STACKS,
         LOGS,
         ATTACH,
         STOP,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from allranks.data.virtual import ReadingProgress
 from allranks.errors import UsageError
 from allranks.fabric.metric_rows import BandwidthRow
 from allranks.findings import Finding
-from allranks.protocol.codec import decode_each, document_line, encode, omit_empty
+from allranks.protocol.codec import decode_each, document_line, omit_empty
 from allranks.runs.tests import read_rows
 from allranks.text import parse_size
 
@@ -130,7 +129,6 @@ class PlanDocument:
     plan: list[Steps]
     formula: str | None
     observed: ObservedSteps | None
-    schema: int = 1
 
 
 def show_plan(training: Training, observed_steps: int | None, json_: bool) -> int:
@@ -142,7 +140,7 @@ def show_plan(training: Training, observed_steps: int | None, json_: bool) -> in
     ok = observed is None or observed.fits
     if json_:
         formula = FORMULA if training.bandwidth else None
-        click.echo(json.dumps(encode(PlanDocument(ok, rows, formula, observed))))
+        click.echo(document_line(PlanDocument(ok, rows, formula, observed)))
     else:
         lines = plan_lines(training, rows)
         click.echo("\n".join([*lines, "", observed.message] if observed else lines))

@@ -292,12 +292,10 @@ def example_text(words: str) -> str:
 
 
 def _summary(command: click.Command) -> str:
-    """Return the first paragraph of a command's help."""
     return (command.help or "").partition("\n\n")[0]
 
 
 def _brief_names(row: SettingRow) -> list[str]:
-    """Return a row's letters and the first of its long names."""
     letters = [name for name in row.names if not name.startswith("--")]
     long_names = [name for name in row.names if name.startswith("--")]
     return [*letters, *long_names[:1]]
@@ -316,7 +314,6 @@ def _help_all(hidden: bool) -> click.Option:
 
 
 def _given_value(row: SettingRow, value: Json) -> Json:
-    """Return a setting as it was typed; None where it was not."""
     if row.parser.is_flag:
         if not value:
             return None
@@ -325,7 +322,6 @@ def _given_value(row: SettingRow, value: Json) -> Json:
 
 
 def _own_value(row: SettingRow, value: Json) -> Json:
-    """Read a command's own option by its parser. Raise UsageError that says what to set."""
     if row.parser.is_flag:
         return bool(value)
     if value is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
 import secrets
 import shlex
 import signal
@@ -29,6 +28,7 @@ from allranks.gang.transport import Transport
 from allranks.protocol.codec import document_line, omit_empty
 from allranks.report.terminal import clean, shows_colour
 from allranks.runs.directory import RunDirectory
+from allranks.runs.questions import another_way
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
 from allranks.settings.secrets import is_secret_name, redact_argv
@@ -144,7 +144,7 @@ def _nodes_of_run(run: RunDirectory, typed: Given, spec: RunSpec) -> Iterator[Re
         raise UsageError(f"--run names the nodes, and {option_name(named)} too\nhint: leave one of them out")
     why = out_of_reach(run)
     if why:
-        raise UsageError(f"{why}\nhint: {_another_way(run)}")
+        raise UsageError(f"{why}\nhint: {another_way(run)}")
     from allranks.gang.session import reachable_nodes  # imported late: a target needs no session
 
     document = run.read_run()
@@ -154,18 +154,6 @@ def _nodes_of_run(run: RunDirectory, typed: Given, spec: RunSpec) -> Iterator[Re
     cluster = Cluster(tuple(reachable_nodes(document.nodes)), run.name)
     with reached_nodes(run, of_run, cluster) as transport:
         yield ReachedNodes(cluster, transport, spec.places.node_dir or of_run.places.node_dir)
-
-
-def _another_way(run: RunDirectory) -> str:
-    """Say how a command gets to the nodes of a run that are out of reach."""
-    controller = run.read_run().controller
-    if run.engine.get("engine") == "kubernetes":
-        return "use kubectl exec"
-    if run.job is not None:
-        return f"use srun --overlap --jobid={run.job}"
-    if controller is not None and controller.host not in (None, platform.node()):
-        return f"give the same command on {controller.host}"
-    return "name the nodes with --hosts"
 
 
 def _refuse_secrets_in_the_clear(spec: RunSpec) -> None:

@@ -140,7 +140,6 @@ def _say_merged(nodes: Sequence[NodeFetch], tree: Path, differing: Sequence[str]
 
 
 def _kept(run: RunDirectory) -> str:
-    """Say where the files of a run are, as the next sentence; empty where that is not known."""
     where = "; ".join(f"{node}: {path}" for node, path in sorted(_sources(run).items()))
     return f". Its files are in {where}" if where else ""
 

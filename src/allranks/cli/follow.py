@@ -127,7 +127,8 @@ def _await_ranks(run: RunDirectory, pid: int, view: View) -> ResultDocument | No
         facts, offset = run.read_facts(offset, all_roles=True)
         for stamped in facts:
             view.event(stamped)
-        if has_ended or any(isinstance(stamped.fact, (StartedMessage, RunEnd)) for stamped in facts):
+        own = [stamped.fact for stamped in facts if not stamped.role]  # servers start before the trainer
+        if has_ended or any(isinstance(fact, (StartedMessage, RunEnd)) for fact in own):
             break
         time.sleep(0.1)
     result = run.read_result()

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from allranks.engines import settle
 from allranks.errors import UsageError
@@ -36,20 +36,6 @@ GREP_SECONDS = 0.5  # of processor time for one line
 GREP_LIMIT = 64 << 10  # bytes of a line that are searched: as many as are displayed
 
 
-class LogSelection(NamedTuple):
-    """Which lines of the logs are wanted: times in seconds before now, `tail` the number of the last lines."""
-
-    grep: str | None = None
-    since: float | None = None
-    until: float | None = None
-    tail: int | None = None
-
-    @property
-    def needs_all(self) -> bool:
-        """Tell whether the last lines are found only by reading all of them."""
-        return self.grep is not None or self.until is not None
-
-
 def command(
     run: str | None,
     follow: bool,
@@ -66,8 +52,7 @@ def command(
     json_: bool,
 ) -> int:
     """Show output, or metrics."""
-    excerpt = LogSelection(grep, since, until, tail)
-    refuse_contradictions(excerpt, follow, metrics)
+    refuse_contradictions(grep, since, until, follow, metrics)
     run_dir = find_run(run, runs_dir)
     settle(run_dir, time.time())
     nodes = _chosen_nodes(run_dir, node)
@@ -86,7 +71,7 @@ def command(
         reader.skip_to_time(now - since)
     if until is not None:
         reader.stop_at_time(now - until)
-    if tail is not None and not excerpt.needs_all:
+    if tail is not None and grep is None and until is None:  # else the last lines are found by reading all
         reader.skip_to_last_lines(tail + TAIL_CONTEXT)
     lines: LogPrinter | JsonLines = JsonLines(tail) if json_ else LogPrinter(run_dir, not no_fold, tail)
     if grep is None:
@@ -97,46 +82,23 @@ def command(
     return DONE
 
 
-def refuse_contradictions(excerpt: LogSelection, follow: bool, metrics: bool) -> None:
+def refuse_contradictions(
+    grep: str | None, since: float | None, until: float | None, follow: bool, metrics: bool
+) -> None:
     """Raise UsageError for options that leave nothing to show, or that one of them would ignore."""
-    of_output = [
-        ("--grep", excerpt.grep),
-        ("--since", excerpt.since),
-        ("--until", excerpt.until),
-        ("-f", follow or None),
-    ]
+    of_output = [("--grep", grep), ("--since", since), ("--until", until), ("-f", follow or None)]
     out_of_place = [name for name, value in of_output if value is not None]
     if metrics and out_of_place:
         raise UsageError(f"--metrics shows the last lines. Leave out {join_words(out_of_place)}")
-    if follow and excerpt.until is not None:
+    if follow and until is not None:
         raise UsageError("-f goes on with what arrives now, and --until leaves that out. Leave out one of them")
-    if excerpt.since is not None and excerpt.until is not None and excerpt.since <= excerpt.until:
-        since = format_duration(excerpt.since)
-        until = format_duration(excerpt.until)
+    if since is not None and until is not None and since <= until:
+        first = format_duration(since)
+        last = format_duration(until)
         raise UsageError(
-            f"--since {since} --until {until} leaves nothing: --since must be longer ago\n"
-            f"hint: allranks logs --since {until} --until {since}"
+            f"--since {first} --until {last} leaves nothing: --since must be longer ago\n"
+            f"hint: allranks logs --since {last} --until {first}"
         )
-
-
-class LineSink(Protocol):
-    """Where the bytes of ranks go to be shown."""
-
-    def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
-        """Take bytes of a rank."""
-        ...
-
-    def begin_following(self, now: float) -> None:
-        """Note that what was there has been read."""
-        ...
-
-    def tick(self, now: float) -> None:
-        """Print the lines that are due."""
-        ...
-
-    def end(self, now: float) -> None:
-        """Print the lines that are left."""
-        ...
 
 
 class LastLines:
@@ -302,7 +264,7 @@ def time_limit_of_a_line() -> Iterator[SearchedLine]:
 class MatchingLines:
     """Passes on the lines in which a pattern is found, as they are displayed: without colours, cut at GREP_LIMIT."""
 
-    def __init__(self, lines: LineSink, pattern: str, watched: SearchedLine) -> None:
+    def __init__(self, lines: LogPrinter | JsonLines, pattern: str, watched: SearchedLine) -> None:
         self._lines = lines
         self._pattern = re.compile(pattern)
         self._splitter = LineSplitter()
@@ -344,7 +306,7 @@ class MatchingLines:
             self._watched.searching = False
 
 
-def _output(run: RunDirectory, reader: LogReader, out: LineSink, follow: bool) -> None:
+def _output(run: RunDirectory, reader: LogReader, out: LogPrinter | JsonLines | MatchingLines, follow: bool) -> None:
     for t, node, rank, data in reader.merged():
         out.feed(node, rank, data, t)
     follows = False
@@ -383,7 +345,6 @@ def _chosen_nodes(run: RunDirectory, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def _of_roles(run: RunDirectory, nodes: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return the nodes of these roles. Raise UsageError for a role that the run does not have."""
     entries = run.read_run().nodes
     roles = list(dict.fromkeys(entry.role for entry in entries if entry.role))
     for name in wanted:
@@ -395,7 +356,6 @@ def _of_roles(run: RunDirectory, nodes: Sequence[str], wanted: Sequence[str]) ->
 
 
 def _wanted(run: RunDirectory, nodes: Sequence[str], ranks: Sequence[int]) -> set[int]:
-    """Return the ranks that --node and --rank leave. Raise UsageError for a rank that the run does not have."""
     where = _places(run)
     for rank in ranks:
         if where and rank not in where:
@@ -404,12 +364,10 @@ def _wanted(run: RunDirectory, nodes: Sequence[str], ranks: Sequence[int]) -> se
 
 
 def _places(run: RunDirectory) -> dict[int, str]:
-    """Return the node of each rank; empty before ranks are planned."""
     return {rank.rank: node.name for node in run.read_status().nodes for rank in node.ranks}
 
 
 def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool) -> None:
-    """Print the last lines of each rank's metrics file."""
     for path in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl")):
         digits = path.name.split("_")[1]
         if not (digits.isascii() and digits.isdecimal()) or (ranks is not None and int(digits) not in ranks):

@@ -29,6 +29,7 @@ VERBS = {
     "ps": "the runs that go on, and the newest that are over",
     "status": "nodes and ranks of a run: states, steps, last output",
     "top": "a run at a glance, each second: ranks, nodes, warnings, events",
+    "stacks": "what every rank of a run does now: its stack, step and collective",
     "logs": "output of all ranks, merged",
     "attach": "follow a run again, or take it over",
     "stop": "end a run in order",
@@ -52,6 +53,7 @@ LINUX_ONLY = (
     "clean",
     "exec",
     "fetch",
+    "stacks",
 )  # they use /proc, pidfd and prctl
 OF_A_RUN = ("run", "join", "attach")  # SIGUSR1 and SIGUSR2 are for the ranks from their first moment on
 ASKS_FOR_HELP = {"-h", "--help", "--help-all"}
@@ -110,7 +112,6 @@ def _main() -> int:
 
 
 def _path(error: click.UsageError, verb: str) -> str:
-    """Return the words of the command that an error is about, as they were typed."""
     if error.ctx is not None:
         return error.ctx.command_path
     return f"allranks {verb}"
@@ -184,7 +185,6 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
 
 
 def _needs_linux(verb: str) -> str:
-    """Say why this machine cannot start runs, or end them."""
     system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
     where = "Start it on a login node, or in a Linux container"
     return f"`allranks {verb}` needs Linux, and this machine is {system}. {where}"

@@ -56,7 +56,6 @@ def command(forget: Sequence[str], quiet: bool, json_: bool) -> int:
 
 
 def _found(name: str, nodes: Sequence[RememberedNode]) -> RememberedNode:
-    """Return the node with this machine, else the one that had this name last; raise UsageError where there is none."""
     for node in nodes:
         if node.machine and node.machine == name:
             return node
@@ -68,7 +67,6 @@ def _found(name: str, nodes: Sequence[RememberedNode]) -> RememberedNode:
 
 
 def _forget(chosen: Sequence[RememberedNode]) -> int:
-    """Remove what is known of these nodes; return how many records that were."""
 
     def is_forgotten(record: NodeRecord) -> bool:
         return any(_is_of(record, node) for node in chosen)

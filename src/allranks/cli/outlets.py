@@ -169,7 +169,6 @@ def _addresses_of(name: str, config: ConfigFile, environ: Mapping[str, str]) -> 
 
 
 def _texts(value: Json, where: str) -> list[str]:
-    """Read an address, or a list of them. Errors never quote one."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list):
         raise ConfigError(f"{where}: expected the URL of a service, or a list of them")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from allranks.overlap.statement import (
 )
 from allranks.overlap.stream import BrokenTrace
 from allranks.overlap.trace import Trace, read_trace
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import document_line
 from allranks.runs.regular import replacing
 from allranks.text import align_columns, cut
 
@@ -47,7 +46,7 @@ def command(traces: tuple[str, ...], top: int, html: str | None, json_: bool) ->
                 file.write(overlap_page(answer).encode())
         except OSError as error:
             raise UsageError(f"--html {html}: {error.strerror}") from None
-    sys.stdout.write(json.dumps(encode(answer)) + "\n" if json_ else text(answer))
+    sys.stdout.write(document_line(answer) + "\n" if json_ else text(answer))
     return DONE
 
 

@@ -61,7 +61,6 @@ class _Listing(NamedTuple):
 
 
 def _list_directory(directory: Path, number: int) -> _Listing:
-    """Read the runs of a directory that go on, and `number` of those that are over; the newest first."""
     shown: list[RunDirectory] = []
     ended = 0
     for run in reversed(list_runs(directory)):
@@ -74,7 +73,6 @@ def _list_directory(directory: Path, number: int) -> _Listing:
 
 
 def _terminal_width() -> int:
-    """Return the columns of the terminal; 0 where standard output is none."""
     if not sys.stdout.isatty():
         return 0
     try:

@@ -85,7 +85,6 @@ def _bundle(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
 
 
 def _in_time(work: Callable[[], Made], run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
-    """In a process of its own, with an end."""
     _ = fresh_redactor(patterns)  # a wrong pattern is said at once
     try:
         return in_child(work, MOST_SECONDS)

@@ -96,7 +96,6 @@ def _fit_window(text: list[str]) -> list[str]:
 
 
 def _fit_width(line: str, width: int) -> str:
-    """Cut a line that is too long, without its colours."""
     if shown_length(line) <= width:
         return line
     return clean(line, colour=False)[:width]
@@ -175,7 +174,6 @@ def _state(report: StatusReport) -> str:
 
 
 def _whereabouts(report: StatusReport) -> list[str]:
-    """Say where the controller is, in a job or nowhere, and what goes on from there."""
     job = report.engine.job
     if job is not None:
         line = f"Slurm job {job.id}: {job.state}"

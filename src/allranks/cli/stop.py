@@ -206,7 +206,6 @@ def _through_controller(run: RunDirectory, controller: Process, asked: StopReque
 
 
 def _through_engine(run: RunDirectory, asked: StopRequest) -> StopOutcome:
-    """End a run through its engine: it has no controller here."""
     engine = engine_of(run)
     grace = asked.seconds(run)
     asked.say(engine.stop_notice(run, grace))

@@ -25,9 +25,12 @@ FILE_LIMIT = 1 << 20  # bytes of a script
 IN_CONTAINERS = ("k8s", "sky")  # `allranks join` inside makes relative paths absolute, against its own directory
 
 
-def resolve_options(options: Mapping[str, Json], config: str | None, renderer: str = "") -> Resolved:
+def resolve_options(
+    options: Mapping[str, Json], config: str | None, renderer: str = "", keeps_roles: bool = False
+) -> Resolved:
     """Resolve the settings, with a note for each disagreement; without a target, for the Slurm allocation around us.
 
+    `keeps_roles`: the command looks at the nodes of each role.
     Raise UsageError for options that this target, or this renderer, has no use for, and for names of nothing.
     """
     project = read_config(config, os.environ)
@@ -43,7 +46,7 @@ def resolve_options(options: Mapping[str, Json], config: str | None, renderer: s
         user_source=user.source,
     )
     spec = resolved.spec
-    if spec.launch.roles and "role" not in options:
+    if spec.launch.roles and "role" not in options and not keeps_roles:
         spec = _without_roles(spec, options, renderer)
         resolved = dataclasses.replace(resolved, spec=spec)
     if spec.launch.command:

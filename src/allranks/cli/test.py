@@ -135,7 +135,6 @@ def without(cluster: Cluster, reached: set[str], dead: set[Pair]) -> Cluster:
 
 
 def _nothing_left(findings: list[Finding], json_: bool) -> int:
-    """No two nodes reach one another."""
     code = exitcodes.NODE_FAILED
     if json_:
         print_document(SuiteResult(suite="pairs", exit=code, findings=tuple(findings)))

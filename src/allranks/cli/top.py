@@ -65,7 +65,6 @@ def _show(watched: WatchedRun, once: bool, interval: float, json_: bool) -> int:
 
 
 def _print_json(watched: WatchedRun, once: bool, interval: float) -> int:
-    """Print a line each interval until the run is over."""
     while True:
         shown = snapshot(watched.watch, time.time())
         print(document_line(shown), flush=True)
@@ -76,7 +75,6 @@ def _print_json(watched: WatchedRun, once: bool, interval: float) -> int:
 
 
 def _draw_until_left(watched: WatchedRun, screen: FullScreen, interval: float) -> None:
-    """Draw at each interval, and when the window's size changes; end at q, or Ctrl-C."""
     next_look = 0.0
     size = (0, 0)
     shown: TopSnapshot | None = None
@@ -129,7 +127,6 @@ def _colour() -> bool:
 
 
 def _printable(lines: Sequence[str]) -> list[str]:
-    """Write lines with the characters that the terminal has."""
     if (sys.stdout.encoding or "").lower().replace("-", "") in ("utf8", "utf16"):
         return list(lines)
     return [line.translate(ASCII) for line in lines]

@@ -73,14 +73,17 @@ def make_cluster(
     first: int | None,
     is_local: Callable[[str], bool],
     caller: str | None = None,
+    least: int | None = None,
 ) -> Cluster:
     """Take the first `first` nodes (all where None), number them from 0 and mark those that are this machine.
 
-    `is_local` says whether a host is this machine; `caller` is the user who runs allranks. An entry with
-    a port of its own (a container behind this address) or with another user is reached by ssh as asked.
+    `least` of them will do. `is_local` says whether a host is this machine; `caller` is the user who runs allranks. An
+    entry with a port of its own (a container behind this address) or with another user is reached by ssh as asked.
     """
     if not nodes:
         raise UsageError(f"{source} has no host. Give at least one")
+    if least is not None and first is not None and least <= len(nodes):
+        first = min(first, len(nodes))
     if first is not None and not 1 <= first <= len(nodes):
         hosts = count_of(len(nodes), "host")
         choice = format_choice(1, len(nodes))
@@ -104,10 +107,15 @@ def virtual_cluster(count: int) -> Cluster:
     )
 
 
-def set_aside(cluster: Cluster, spares: int, nodes: int | None, nproc: int | None) -> Cluster:
-    """Set the last `spares` nodes aside as hot spares; of the others the first `nodes` work (all where None)."""
+def set_aside(cluster: Cluster, spares: int, nodes: int | None, nproc: int | None, least: int | None = None) -> Cluster:
+    """Set the last `spares` nodes aside as hot spares; of the others the first `nodes` work (all where None).
+
+    `least` working nodes will do.
+    """
     total = len(cluster)
     working = nodes or total - spares
+    if least is not None and least <= total - spares:
+        working = min(working, total - spares)
     if spares and (working < 1 or working + spares > total):
         wanted = f"--nodes {nodes} --spares {spares}" if nodes else f"--spares {spares}"
         raise UsageError(f"{wanted}: {cluster.source} has {count_of(total, 'host')}. Add hosts, or set fewer spares")

@@ -84,7 +84,6 @@ def conclude(rows: Iterable[Row], model_parallel: int = 1) -> Audit:
 
 
 def _rows_of_this_process(loader: Iterable[object]) -> list[Row]:
-    """Read one epoch of a loader."""
     import torch.utils.data.dataloader as module  # late: heavy, and only here
 
     with tempfile.TemporaryDirectory(prefix="allranks-audit-") as folder:
@@ -101,7 +100,6 @@ def _rows_of_this_process(loader: Iterable[object]) -> list[Row]:
 
 
 def _gathered(rows: list[Row]) -> list[Row]:
-    """Give the rows of all ranks of the process group, under their ranks in it."""
     import torch.distributed as dist  # late: heavy, and only here
 
     if not (dist.is_available() and dist.is_initialized()):
@@ -151,7 +149,6 @@ def virtual_rows(
 
 
 def _play_apart(python: str, play: Play, tell: Callable[[ReadingProgress], None]) -> RankTraceback | None:
-    """Play the ranks under the training interpreter."""
     argv = [python, str(Path(virtual.__file__)), json.dumps(encode(play))]
     failure = None
     try:

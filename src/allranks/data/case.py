@@ -19,13 +19,19 @@ Layout = Mapping[int, tuple[str, int]]
 
 
 @dataclass(frozen=True)
-class RankCoverage:
-    """What a rank read through a loader, and how many of its samples others read too (`shared`)."""
+class ReadSamples:
+    """What was read through a loader."""
 
     loader: str
     samples: int
     distinct: int
     shared: int
+
+
+@dataclass(frozen=True)
+class RankCoverage(ReadSamples):
+    """What a rank read through a loader, and how many of its samples others read too (`shared`)."""
+
     rank: int
     node: str
     local_rank: int
@@ -33,13 +39,9 @@ class RankCoverage:
 
 
 @dataclass(frozen=True)
-class LoaderCoverage:
+class LoaderCoverage(ReadSamples):
     """What all ranks read through a loader; `data` and `missing` are None where it is unknown what the data has."""
 
-    loader: str
-    samples: int
-    distinct: int
-    shared: int
     rank: None
     repeated: int
     data: int | None

@@ -45,7 +45,6 @@ def padded(case: LoaderCase) -> int:
 
 
 def _allowance(case: LoaderCase) -> int:
-    """Count the samples that the ranks' DistributedSamplers repeat, by their own figures."""
     surplus = case.surplus
     if surplus is None or case.identity.same is False:
         return 0
@@ -55,7 +54,6 @@ def _allowance(case: LoaderCase) -> int:
 
 
 def _repeats_in_last_batches(case: LoaderCase) -> bool:
-    """Tell whether all repeated reads but the first are in some rank's last batch, and few."""
     if case.repeated >= case.world * case.batch or any(shard.noted == 1 for shard in case.shards.values()):
         return False
     last: Counter[Sample] = Counter()
@@ -69,7 +67,6 @@ def _repeats_in_last_batches(case: LoaderCase) -> bool:
 
 
 def _same(case: LoaderCase) -> Finding | None:
-    """Name ranks that read the same samples: all of them, those of a node, those with one local rank, or some."""
     groups = _alike(case)
     repeating = [group for group in groups if len(group) > 1]
     if not repeating:
@@ -122,7 +119,6 @@ def _each(groups: Iterable[list[int]], more: str = "") -> str:
 
 
 def _overlap(case: LoaderCase) -> Finding | None:
-    """Describe samples that several ranks happen to read."""
     facts = case.facts
     number = len(case.shared)
     expected = 0.0
@@ -169,7 +165,6 @@ def _twice(case: LoaderCase) -> Finding | None:
 
 
 def _unshrunk(case: LoaderCase) -> Finding | None:
-    """Find a sampler as long as the dataset, on every rank."""
     facts = case.facts
     data = facts.dataset_len
     if case.complete or case.iterable or data is None or facts.sampler_len != data:

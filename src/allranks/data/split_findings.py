@@ -85,7 +85,6 @@ def judge_case(case: LoaderCase, ranks: set[int]) -> list[Finding]:
 
 
 def _fine(case: LoaderCase) -> Finding:
-    """Say what was seen to hold."""
     if case.identity.key == "none":
         return case.finding("data-audit", "unknown", f"{case.identity.why}: nothing tells them apart")
     number = len(case.shards)
@@ -110,7 +109,6 @@ def _fine(case: LoaderCase) -> Finding:
 
 
 def _model_parallel(case: LoaderCase, loader: AuditedLoader, size: int) -> list[Finding]:
-    """Find ranks of a model-parallel group that do not read the same."""
     odd = []
     for rank, shard in case.shards.items():
         first = rank // size * size

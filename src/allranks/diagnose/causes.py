@@ -46,6 +46,7 @@ class Charge(enum.Enum):
     SCHEDULER = "preempted"  # it took the machines back
     PERSON = "stopped"  # a person or a service ended it
     ALLRANKS = "allranks"
+    SITE = "site"  # a site's own cause, whose signature names no charge
     UNKNOWN = "unknown"
 
 
@@ -281,6 +282,44 @@ _COLUMNS: Mapping[str, Mapping[World, InWorld]] = {
         World.GAUDI: InWorld("Run `hl-smi; python -m pip list | grep -i habana` on every node",
                              "Install the driver and the SynapseAI packages of one release on all nodes"),
     },
+    "environment-mismatch": {
+        World.ASCEND: InWorld(
+            "Run `python -m pip list | grep -i -e torch -e npu -e vllm; cat "
+            "/usr/local/Ascend/ascend-toolkit/latest/*/ascend_toolkit_install.info` on every node",
+            "Install torch, torch_npu and CANN of one release of Ascend's table, with CANN's kernels for this chip, "
+            "and the same on all nodes. Then `source /usr/local/Ascend/ascend-toolkit/set_env.sh`",
+        ),
+        World.TPU: InWorld(
+            "Run `python -m pip list | grep -i -e torch -e libtpu -e jax` on every worker",
+            "Install both of one version, with the libtpu that belongs to it: `python -m pip install torch==VERSION "
+            "'torch_xla[tpu]==VERSION'`",
+        ),
+        World.AMD: InWorld(
+            "Run `rocminfo | grep gfx; python -c 'import torch; print({torch_version})'` on every node",
+            "Use one image, with torch and extensions that are built for this ROCm and for that gfx",
+        ),
+        World.XPU: InWorld(
+            "Run `python -m pip list | grep -i -e torch -e ccl -e intel; sycl-ls` on every node",
+            "Install torch, its oneCCL and the GPU's driver of one release, and the same on all nodes",
+        ),
+        World.GAUDI: InWorld(
+            "Run `hl-smi; python -m pip list | grep -i -e torch -e habana` on every node",
+            "Use one of Habana's images, of the same release as the driver, on all nodes",
+        ),
+        World.EFA: InWorld(
+            "Run `fi_info --version; ls -l /opt/amazon/efa/lib*/libfabric.so*; env | grep LD_LIBRARY_PATH`, in the "
+            "container too",
+            "Install the same EFA installer on the host and in the image, with the aws-ofi-nccl that it brings. Let no "
+            "older libfabric stand before it in LD_LIBRARY_PATH",
+        ),
+    },
+    "disk-full": {
+        World.RAY: InWorld(
+            "Run `df -h /tmp/ray; du -sh /tmp/ray/*; ray memory` on {node}",
+            "Remove old sessions below /tmp/ray, or give Ray another disk: `ray start --temp-dir DIRECTORY`. Its "
+            "object store spills there: a larger object_store_memory or fewer objects spill less",
+        ),
+    },
     "fabric-manager": dict.fromkeys(
         (World.AMD, World.ASCEND, World.XPU, World.TPU, World.GAUDI),
         InWorld("Run `{smi}; {kernel_log}` on {node}", "Start the services of the accelerator's driver"),
@@ -290,8 +329,8 @@ _COLUMNS: Mapping[str, Mapping[World, InWorld]] = {
             "Run `rocminfo; amd-smi list; ls -l /dev/kfd /dev/dri` on {node} and `python -c 'import torch; "
             "print({torch_version})'`",
             "Load amdgpu, give the container `--device /dev/kfd --device /dev/dri`, put the user into the groups "
-            "render "
-            "and video, or end what holds the GPU",
+            "render and video, or end what holds the GPU. Set ROCR_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES alone, "
+            "because the second counts within the first",
         ),
         World.ASCEND: InWorld(
             "Run `npu-smi info; ls -l /dev/davinci*` on {node} and `python -c 'import torch_npu, torch; "
@@ -329,11 +368,17 @@ _COLUMNS: Mapping[str, Mapping[World, InWorld]] = {
     "host-out-of-memory": {
         World.RAY: InWorld(
             "`ray status` and `ray memory` show who holds it. Ray's own monitor ends workers before the kernel does, "
-            "so "
-            "dmesg may show nothing on {node}",
+            "so dmesg may show nothing on {node}",
             "Use fewer actors a node (larger num_cpus), a smaller object_store_memory, or nodes with more memory. "
             "RAY_memory_usage_threshold (0.95) sets where Ray's monitor begins, and RAY_memory_monitor_refresh_ms=0 "
             "ends it",
+        ),
+    },
+    "master-unreachable": {
+        World.RAY: InWorld(
+            "Run `ray status` on the head, and `nc -vz {master} {port}` on this node",
+            "Run `ray start --head` there and `ray start --address {master}:{port}` here, with one version of Ray "
+            "(`python -m pip install 'ray[default]'`), and open that port in the firewall with those of Ray's workers",
         ),
     },
     "node-network-down": {
@@ -346,8 +391,7 @@ _COLUMNS: Mapping[str, Mapping[World, InWorld]] = {
         World.RAY: InWorld(
             "Run `journalctl -k --since -1h` on {node}, and `ray logs cluster raylet.out -ip {node}`",
             "Look for the sender: the kernel for memory, Ray's memory monitor (RAY_memory_usage_threshold), `ray "
-            "stop`, "
-            "or the limit of a container",
+            "stop`, or the limit of a container",
         ),
     },
     "peer-died": {
@@ -375,13 +419,11 @@ _COLUMNS: Mapping[str, Mapping[World, InWorld]] = {
         World.SLURM: InWorld(
             "",
             "Start the absent ranks: under Slurm `srun` starts one task a rank, or one a node for torchrun, and a "
-            "plain "
-            "`python` one in all. With torchrun give all nodes one --rdzv-endpoint and one --rdzv-id",
+            "plain `python` one in all. With torchrun give all nodes one --rdzv-endpoint and one --rdzv-id",
         ),
         World.TPU: InWorld(
             "Read the log of every worker from its beginning: one that is absent from the rendezvous had ended "
-            "before, or "
-            "took another path",
+            "before, or took another path",
             "Start the program on all workers at once (`gcloud compute tpus tpu-vm ssh NAME --worker=all --command …`)",
         ),
     },
@@ -418,8 +460,7 @@ _COLUMNS: Mapping[str, Mapping[World, InWorld]] = {
         ),
         World.RAY: InWorld(
             "Run `ray status`, and `ray logs cluster` for the worker's own log (/tmp/ray/session_latest/logs on its "
-            "node). "
-            "`dmesg -T` there tells of a kill for memory",
+            "node). `dmesg -T` there tells of a kill for memory",
             "Run it again with RAY_DEDUP_LOGS=0, so that every worker's words are there",
         ),
     },
@@ -439,23 +480,19 @@ _TABLE = (
     _cause("master-unreachable", "the master's address does not answer: host down, no route, or nothing listens",
            next_step="Run `getent hosts {master}; nc -vz {master} {port}` on a worker and `ss -ltnp | grep {port}` on "
            "the master",
-           fix="Start rank 0 on that host, name the address that every node reaches (--master-addr), or open the port "
-           "in "
-           "its "
-           "firewall",
+           fix="Start rank 0 on that host, name the address that every node reaches (--master-addr, --rdzv-endpoint), "
+               "or open the port in its firewall",
            charge=Charge.NETWORK, ends=Ends.NODE),
     _cause("name-resolution", "a host name does not resolve, or to different addresses on different nodes",
            next_step="Run `getent hosts {host}` on every node",
            fix="Add the name to DNS or /etc/hosts, or use the full name or the address. A pod needs `subdomain` and a "
-           "headless "
-           "service of that name",
+               "headless service of that name",
            charge=Charge.NETWORK, ends=Ends.NODE,
            explains="ssh-unreachable master-unreachable rendezvous-timeout missing-file"),
     _cause("hostname-resolves-to-loopback", "a node's own name resolves to 127.x or ::1 and is used for others",
            next_step="Run `getent hosts $(hostname)` on the node",
            fix="Remove the node's own name from the 127.x lines of /etc/hosts, or run `export "
-           "GLOO_SOCKET_IFNAME={interface} "
-           "{ifname}={interface}`",
+               "GLOO_SOCKET_IFNAME={interface} {ifname}={interface}`",
            charge=S, ends=Ends.NODE, explains="wrong-interface master-unreachable port-blocked"),
     _cause("port-in-use", "something else holds the port",
            next_step="`ss -ltnp 'sport = :{port}'` names the holder",
@@ -463,7 +500,8 @@ _TABLE = (
            charge=Charge.NETWORK, ends=Ends.NODE, explains="master-unreachable"),
     _cause("port-blocked", "the host answers but the port is filtered",
            next_step="Run `nft list ruleset; sysctl net.ipv4.ip_local_port_range`",
-           fix="Open the port range between the nodes, for {library}'s own ports as well as for MASTER_PORT. Or "
+           fix="Open the port range in the firewall between the nodes, for {library}'s own ports as well as "
+               "MASTER_PORT. Or "
            "choose the interface that links the nodes ({ifname})",
            charge=S, ends=Ends.NODE, explains="master-unreachable rendezvous-timeout"),
     _cause("wrong-interface", "an interface was chosen that peers cannot reach",
@@ -485,9 +523,7 @@ _TABLE = (
            next_step="Count which ranks of the world have a log at all, and run `nc -vz {master} {port}` from the "
            "absent ones",
            fix="Start the absent ranks on every node, with one --rdzv-endpoint that all reach and one --rdzv-id. Or "
-           "give "
-           "slow "
-           "nodes longer (--init-timeout)",
+               "give slow nodes longer (--init-timeout)",
            charge=Charge.NETWORK, ends=Ends.HANG),
     _cause("world-size-mismatch", "nodes disagree on the number of nodes or ranks",
            next_step="Compare WORLD_SIZE and the number of GPUs (`{list} | wc -l`) on every node",
@@ -511,8 +547,7 @@ _TABLE = (
            next_step="Look in controller.log of the run directory, and run `journalctl --since -1h` on the launching "
            "machine",
            fix="Start it with --detach, so that it outlives the terminal. `allranks attach` takes a run over within "
-           "its "
-           "--lease",
+               "its --lease",
            charge=Charge.KILLED, ends=Ends.NODE),
     _cause("rank-killed", "a signal from outside ended a rank, and the sender is not known",
            next_step="Run `journalctl -k --since -1h` on {node}{ask_scheduler}",
@@ -522,8 +557,7 @@ _TABLE = (
     _cause("rank-exited-early", "a rank left without an exception while the others went on",
            next_step="`allranks logs --rank {rank}` shows its last words",
            fix="Let every rank run to the end, with as many steps on all (drop_last, equal shards, torch's Join) and "
-           "no "
-           "sys.exit on one alone. Call torch.distributed.destroy_process_group() before the end",
+               "no sys.exit on one alone. Call torch.distributed.destroy_process_group() before the end",
            charge=Charge.EXIT),
     # -- collectives ---------------------------------------------------------------------------------------
     _cause("collective-mismatch", "ranks called different collectives, or one rank skipped one",
@@ -534,20 +568,21 @@ _TABLE = (
     _cause("straggler", "one rank was late: slow disk, data, evaluation or save on one rank",
            next_step="Run `py-spy dump --pid PID` on the late rank{recorder}",
            fix="Move slow work off the training path, or let all ranks do it alike. Let all call the same collectives "
-           "in "
-           "the same "
-           "order",
+               "in the same order",
            charge=Charge.HANG, ends=Ends.HANG),
     _cause("collective-shape-mismatch", "ranks called the same collective with different shapes or types",
            next_step="Print the shapes on every rank before the call, or let `--debug` "
-           "(TORCH_DISTRIBUTED_DEBUG=DETAIL) name "
-           "the calls",
+                     "(TORCH_DISTRIBUTED_DEBUG=DETAIL) name the calls",
            fix="Pad, or gather the sizes first",
            charge=P),
     _cause("data-not-split", "ranks read the same samples, samples are read by no rank, or shares are unequal",
            next_step="`allranks data audit --loader module:function` reads a whole epoch on virtual ranks",
            fix="Shard by the global rank (RANK of WORLD_SIZE), once",
            charge=S),
+    _cause("metric-rule", "a rule of --fail-on holds: a loss that is not a number, no step for too long",
+           next_step="Read `allranks logs --metrics --rank {rank}` around the step that the verdict names",
+           fix="Go back to the last checkpoint before it. Where the rule is wrong, correct --fail-on",
+           charge=P, ends=Ends.PROGRAM_ALWAYS),
     _cause("code-differs", "nodes have different versions of the program",
            next_step="Run `sha256sum SCRIPT` on every node",
            fix="Ship this machine's code to all nodes with `allranks run --sync`, or copy the right file to {node}",
@@ -563,11 +598,9 @@ _TABLE = (
     # -- NCCL, fabric, versions ----------------------------------------------------------------------------
     _cause("nccl-ib-error", "InfiniBand or RoCE failed under NCCL",
            next_step="Run `ibstat; ibv_devinfo; show_gids` on both nodes. A run with NCCL_IB_DISABLE=1 proves that it "
-           "is the "
-           "fabric",
+                     "is the fabric",
            fix="Choose the devices with NCCL_IB_HCA, unset NCCL_IB_GID_INDEX, or have the link repaired. "
-           "NCCL_IB_DISABLE=1 runs "
-           "over sockets meanwhile",
+               "NCCL_IB_DISABLE=1 runs over sockets meanwhile",
            charge=N, ends=Ends.NODE),
     _cause("nccl-p2p-error", "GPUDirect RDMA or peer-to-peer between GPUs failed under NCCL",
            next_step="Run `lsmod | grep peermem; nvidia-smi topo -p2p r`",
@@ -666,23 +699,18 @@ _TABLE = (
     _cause("shared-file-race", "nodes or ranks write, replace or remove one file of a shared file system at once",
            next_step="Run `df -hT {path}` on every node: nfs, lustre, gpfs and beegfs are shared by all",
            fix="Write, rename and remove on one rank alone, with a barrier behind it. Give each node its own caches "
-           "on a "
-           "local "
-           "disk (TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, TORCH_EXTENSIONS_DIR, HF_DATASETS_CACHE)",
+               "on a local disk (TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, TORCH_EXTENSIONS_DIR, HF_DATASETS_CACHE)",
            charge=S, explains="missing-file straggler"),
     _cause("storage-error", "a disk or a file system of the node, or its file server, failed",
            next_step="Run `dmesg -T | tail -n 50; df -h {path}; mount | grep -e nfs -e fuse -e lustre` on {node}",
            fix="Mount it again (`umount -l`, then `mount`) where the server is up. Leave {node} out where its disk or "
-           "its file "
-           "system is damaged",
+               "its file system is damaged",
            charge=N, ends=Ends.NODE_OR_PROGRAM, explains="missing-file checkpoint-unreadable disk-full"),
     _cause("hub-unreachable", "a hub or a package index does not answer this node, or refuses it",
            next_step="Run `curl -sI https://{host} | head -n 1` on {node}",
            fix="Load it once where there is internet (a login node, `hf download`), into a directory that every node "
-           "has. "
-           "Then run with HF_HOME set to it and HF_HUB_OFFLINE=1. Where the hub refuses, set HF_TOKEN, or a mirror "
-           "with "
-           "HF_ENDPOINT, and let one rank a node load",
+               "has. Then run with HF_HOME set to it and HF_HUB_OFFLINE=1. Where the hub refuses, set HF_TOKEN, or a "
+               "mirror with HF_ENDPOINT, and let one rank a node load",
            charge=Charge.NETWORK, ends=Ends.NODE_OR_PROGRAM, explains="name-resolution missing-file"),
     _cause("disk-full", "a disk has no space, no inodes or no quota left",
            next_step="Run `df -h; df -i; quota -s` on {node}",
@@ -700,8 +728,7 @@ _TABLE = (
     _cause("memlock-limit", "the limit of locked memory is too small for RDMA",
            next_step="`ulimit -l` must say unlimited",
            fix="Raise it in /etc/security/limits.conf, or with LimitMEMLOCK=infinity of the service (slurmd, docker). "
-           "A "
-           "container takes `--ulimit memlock=-1`",
+               "A container takes `--ulimit memlock=-1`",
            charge=Charge.LIMIT, explains="host-out-of-memory nccl-ib-error"),
     _cause("permission-denied", "the operating system refused access",
            next_step="Run `ls -ld {path}; id` on {node} as the user who trains",
@@ -717,8 +744,7 @@ _TABLE = (
            charge=Charge.CRASH, explains="segfault-native"),
     _cause("segfault-native", "native code crashed: segmentation fault, abort, illegal instruction",
            next_step="Run it with `--env PYTHONFAULTHANDLER=1` to see the Python line, or read a core with "
-           "`coredumpctl gdb` "
-           "on {node}",
+                     "`coredumpctl gdb` on {node}",
            fix="Update or rebuild the extension that crashes, and compare versions of torch, CUDA and extensions",
            charge=Charge.CRASH),
     # -- reaching the nodes --------------------------------------------------------------------------------
@@ -799,8 +825,7 @@ _TABLE = (
     _cause("remote-path-missing", "the working directory, script or interpreter is absent on a node",
            next_step="Run `ssh {node} ls -ld {path}; ssh {node} 'command -v python3'`",
            fix="Use full paths or the same image on every node, ship this directory with `run --sync`, or name others "
-           "with "
-           "--workdir, --python and --prelude",
+               "with --workdir, --python and --prelude",
            charge=S, ends=Ends.NODE_OR_PROGRAM, explains="missing-file slurm-config"),
     _cause("agent-killed", "allranks' own process on a node was killed or stopped",
            next_step="Run `journalctl -k | grep -i 'killed process'; ps -eo pid,stat,args | grep allranks` on {node}",
@@ -832,7 +857,7 @@ _TABLE = (
     _cause("unknown", "the evidence does not establish a cause",
            next_step="Collect the logs of all ranks from their beginning, `dmesg -T` of their nodes, and the "
            "scheduler's words",
-           fix="Run it again with TORCH_DISTRIBUTED_DEBUG=DETAIL (`allranks run --debug`)",
+           fix="Run it again with NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=DETAIL (`allranks run --debug`)",
            charge=Charge.UNKNOWN, ends=Ends.NODE_OR_PROGRAM),
 )  # fmt: skip
 

@@ -192,7 +192,6 @@ def raised_in_log(tail: str) -> Raised | None:
 
 
 def _as_raised(links: Sequence[ExceptionLink], traceback: str, thread: str = "") -> Raised:
-    """Make one exception of a chain's links, the outermost first."""
     return Raised(**vars(links[0]), traceback=traceback, chain=tuple(links[1:]), thread=thread)
 
 

@@ -14,6 +14,7 @@ The ladder, from its top:
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
@@ -46,6 +47,14 @@ COMPLAINTS = (
     *("remote-error", "remote-closed", "peer-closed", "store-lost", "watchdog", "gloo-waited", "barrier-reached"),
 )
 NEVER = float("inf")
+# A last line that states a good end. Only over such a one is it said that nothing tells of a failure: what a log does
+# not say, an excerpt may have left out.
+_ENDED_WELL = re.compile(
+    r"(?i)\bexit(?:ed)?(?: with)?(?: (?:code|status))?:? ?0\b|^\W*(?:finished|done|completed|success)\b|"
+    r"\b(?:training|job|run|all (?:ranks|epochs|steps))\b.{0,40}\b(?:finished|completed?|done|succeeded)\b"
+)
+# A last line of a program at work: what to look at first is whether it still moves.
+_WORKS = re.compile(r"(?i)\b(?:step|epoch|iter(?:ation)?|batch|loss|lr|samples)\b|it/s|s/it|\d%\|")
 
 
 def judge(incident: Incident, logs: Evidence | None = None, concluded: Verdict | None = None) -> Verdict | None:
@@ -289,8 +298,12 @@ def _nothing(logs: Evidence) -> Verdict:
     evidence = tuple(quoted(line) for line in last)
     remedy = UNKNOWN.remedy(reader=FixReader.LOGS, worlds=logs.worlds)
     if last and all(sighting.row.role is Role.HARMLESS for sighting in logs.sightings):
-        message = f"no line of these logs tells of a failure{ends_with}"
-        remedy = IF_HEALTHY
+        if _ENDED_WELL.search(last[-1].text):
+            message = f"no line of these logs tells of a failure{ends_with}"
+        else:
+            message = f"these logs do not say how the job ended, nor what is wrong with it{ends_with}"
+        if _ENDED_WELL.search(last[-1].text) or _WORKS.search(last[-1].text):
+            remedy = IF_HEALTHY
     return Verdict(Finding("unknown", "unknown", message, remedy, Where(), evidence), UNKNOWN.id, 0.1)
 
 

@@ -32,19 +32,22 @@ ACCELERATORS = (World.GAUDI, World.ASCEND, World.XPU, World.TPU, World.AMD)
 
 # What only the one says. torch's own texts under ROCm say HIP.
 _MARKS = {
-    World.AMD: r"amdgpu|amd-smi|rocm-smi|\+rocm|/opt/rocm|ROCm-capable|rocBLAS|MIOpen|RCCL|librccl|HIP error|"
-               r"HIP out of memory|HIP GPUs|HIP failure|hipError|HSA_STATUS|by GPU node-",
-    World.GAUDI: r"habana|hl-smi|synStatus|synapse|Gaudi|\bHPU\b|PT_DEVMEM",
-    World.ASCEND: r"torch_npu|npu-smi|hccn_tool|\bHCCL\b|\bhccl_|\bAscend\b|ASCEND_|NPU out of memory|NPU function|"
+    World.AMD: r"amdgpu|amd-smi|rocm-smi|\+rocm|/opt/rocm|ROCm-capable|rocBLAS|MIOpen|RCCL|\brccl\b|librccl|HIP error|"
+               r"HIP out of memory|HIP GPUs|HIP failure|\bhip[A-Z]\w{3}|HSA_STATUS|by GPU node-|\bgfx(?:9|"
+               r"1[0-2])[0-9a-f]{2}\b",
+    World.GAUDI: r"habana|hl-smi|synStatus|synapse|Gaudi|\bHPU\b(?! available)|PT_DEVMEM",
+    World.ASCEND: r"torch_npu|\baclnn\w|\bE[EHIZ]9999\b|\baclrt\w|\bdcmi\b|npu-smi|hccn_tool|\bHCCL\b|\bhccl_|"
+                  r"\bAscend\b|ASCEND_|NPU out of memory|NPU function|"
                   r"\bE[IJ]00[01]\d\b|vllm[-_]ascend|/Ascend/|\bNPUs?\b",
     World.XPU: r"(?:UR|ZE)_RESULT_|PI_ERROR_|oneCCL|\bCCL_|ccl::|XPU out of memory|xpu-smi|level_zero|LevelZero|sycl",
-    World.TPU: r"torch_xla|libtpu|\bTPU\b|_HBM\d|tpu_|XLA:TPU|xla_mesh|mesh_service",
-    World.EFA: r"NET/OFI|provider efa|\befa_\d|\bFI_EFA|AWS Libfabric|aws-ofi-nccl|fi_getinfo",
+    World.TPU: r"torch_xla|libtpu|(?<!using: 0 )\bTPU\b(?! available)|_HBM\d|tpu_|XLA:TPU|xla_mesh|mesh_service",
+    World.EFA: r"NET/OFI|provider efa|\bEFA\b|amazon/efa|libfabric\.so|\befa_\d|\bFI_EFA|AWS Libfabric|aws-ofi-nccl|"
+               r"fi_getinfo",
     World.TCPX: r"tcpx|TCPX|FastSocket|FasTrak|fastrak",
     World.ROCE: r"/RoCE\b|\bRoCE\b|\broce\w*p\d|\brocep",
     World.RAY: r"\braylet\b|ray\.exceptions|\bray::|RayTask|RayTrainWorker|RayActor|RayWorker|/_private/worker\.py|"
                r"Ray does not|The actor is dead because|Worker exit type: |\bray\.(?:get|init|remote)\b|/tmp/ray/",
-    World.SLURM: r"slurmstepd|\bsrun: |\bsbatch: |\bslurm_|SLURM_|StepId=|\bslurmd\b",
+    World.SLURM: r"slurmstepd|handled by (?:Slurm|SLURM)|\bsrun: |\bsbatch: |\bslurm_|SLURM_|StepId=|\bslurmd\b",
     World.KUBERNETES: r"\bkubelet\b|svc\.cluster\.local|kubernetes|kubectl|OOMKilled|BackOff|FailedScheduling|"
                       r"nvidia\.com/gpu",
 }  # fmt: skip
@@ -92,6 +95,31 @@ _TOOLS: Mapping[str, tuple[str, Mapping[World, str]]] = {
         World.ASCEND: " HCCL_SOCKET_FAMILY=AF_INET", World.XPU: "", World.TPU: "", World.GAUDI: "",
     }),
     "arch": ("TORCH_CUDA_ARCH_LIST", {World.AMD: "PYTORCH_ROCM_ARCH"}),
+    "gpu_arch": ("nvidia-smi --query-gpu=compute_cap --format=csv", {
+        World.AMD: "rocminfo | grep gfx", World.ASCEND: "npu-smi info", World.XPU: "xpu-smi discovery",
+        World.TPU: "tpu-info", World.GAUDI: "hl-smi",
+    }),
+    # https://rocm.docs.amd.com: a Radeon without code of its own runs that of its family's first.
+    "near_arch": ("", {
+        World.AMD: ". A Radeon may run the code of a near one: HSA_OVERRIDE_GFX_VERSION=10.3.0 (gfx103x) or 11.0.0 "
+                   "(gfx11xx)",
+    }),
+    "vendor_script": ("", {
+        World.ASCEND: ". First run `source /usr/local/Ascend/ascend-toolkit/set_env.sh` (CANN) in each shell that "
+                      "starts ranks",
+        World.XPU: ". First run `source /opt/intel/oneapi/setvars.sh` in each shell that starts ranks",
+    }),
+    "own_backend": (
+        "Install the build with it (for CUDA `python -m pip install torch --index-url "
+        "https://download.pytorch.org/whl/cu126`), or use the backend gloo", {
+        World.AMD: "Install the build for ROCm (`python -m pip install torch --index-url "
+                   "https://download.pytorch.org/whl/rocm6.4`)",
+        World.ASCEND: "Import torch_npu before the process group, and use the backend hccl (ms-swift and "
+                      "LLaMA-Factory: `--ddp_backend hccl`)",
+        World.XPU: "Use the backend xccl of torch, or ccl with oneccl_bindings_for_pytorch",
+        World.GAUDI: "Import habana_frameworks.torch.distributed.hccl, and use the backend hccl",
+        World.TPU: "Import torch_xla.distributed.xla_backend, and use the backend xla",
+    }),
     "set_device": ("torch.cuda.set_device", {
         World.ASCEND: "torch.npu.set_device", World.XPU: "torch.xpu.set_device", World.GAUDI: "torch.hpu.set_device",
     }),

@@ -14,7 +14,6 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
 
 from allranks.agent.processes import raise_limits
 from allranks.cluster import Cluster, Node
@@ -25,9 +24,10 @@ from allranks.gang.transport import Client, Transport
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.controls import ChannelAnswer, ChannelRequest
 from allranks.protocol.header import AgentHeader, FetchHeader, Header
-from allranks.protocol.jsontext import DecodeError, read_object, write_json
+from allranks.protocol.jsontext import DecodeError, read_object
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ControllerRecord
+from allranks.runs.questions import PART_LIMIT, REQUEST_SECONDS, packed, peer_of, read_packed, socket_name
 from allranks.settings import RunSpec
 
 from .command_transport import ProcessClient
@@ -35,35 +35,9 @@ from .dialled import Declined, Line, Listener
 from .reachable_nodes import reached
 from .ssh import SshTransport
 
-PART_LIMIT = 8 << 20  # bytes of a request: the names of files that are wanted
-REQUEST_SECONDS = 10.0
 MOST_SECONDS = 3600.0  # for a node to answer
 MOST_SHOWN = 100  # characters of a name
-PEER = struct.Struct("3i")  # SO_PEERCRED (unix(7)): pid, uid, gid
 CONSENT = "start `allranks join` there with --allow-exec to let it"
-
-
-class Peer(NamedTuple):
-    """The process at the other end of a Unix socket."""
-
-    pid: int
-    uid: int
-
-
-def socket_name(uid: str) -> str:
-    """Return the name of the coordinator's socket in a run with this uid."""
-    return f"\0allranks-{os.getuid()}-{uid}"
-
-
-def peer_of(sock: socket.socket) -> Peer:
-    """Say who is at the other end, as the kernel has seen it connect or listen."""
-    pid, uid, _ = PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
-    return Peer(pid, uid)
-
-
-def _packed(record: ChannelRequest | ChannelAnswer) -> bytes:
-    text = write_json(encode(record))
-    return struct.pack(">I", len(text)) + text
 
 
 # -- the coordinator's side --------------------------------------------------------------------------------
@@ -81,13 +55,12 @@ class ChannelServer:
         return await asyncio.start_unix_server(self._accept, name, limit=1 << 20)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request; after that the connection is a channel, or over."""
         self._listener.keep(asyncio.current_task())
         if peer_of(writer.get_extra_info("socket")).uid != os.getuid():
             writer.close()
             return
         try:
-            request = await asyncio.wait_for(_read_request(reader), REQUEST_SECONDS)
+            request = decode(ChannelRequest, await asyncio.wait_for(read_packed(reader), REQUEST_SECONDS))
             line = await self._line(request)
         except Declined as declined:
             answer = ChannelAnswer(declined=str(declined))
@@ -96,11 +69,11 @@ class ChannelServer:
         except (DecodeError, EOFError, OSError) as error:
             answer = ChannelAnswer(failed=f"the request cannot be read: {error}")
         else:
-            writer.write(_packed(ChannelAnswer()))
+            writer.write(packed(encode(ChannelAnswer())))
             line.carry(request.header, reader, writer)
             return
         with suppress(OSError):
-            writer.write(_packed(answer))
+            writer.write(packed(encode(answer)))
         writer.close()
 
     async def _line(self, request: ChannelRequest) -> Line:
@@ -109,13 +82,6 @@ class ChannelServer:
         if rank is None:
             raise DecodeError(f"{request.node[:MOST_SHOWN]} is not a node that has joined")
         return await self._listener.call(rank, min(max(request.seconds, 0.1), MOST_SECONDS))
-
-
-async def _read_request(reader: asyncio.StreamReader) -> ChannelRequest:
-    size = struct.unpack(">I", await reader.readexactly(4))[0]
-    if size > PART_LIMIT:
-        raise DecodeError("the request is too long")
-    return decode(ChannelRequest, read_object(await reader.readexactly(size), PART_LIMIT))
 
 
 # -- the side of a command on node 0 -----------------------------------------------------------------------
@@ -154,7 +120,7 @@ class CalledTransport(SshTransport):
         peer = peer_of(sock)
         if (peer.pid, peer.uid) != (self._coordinator, os.getuid()):
             raise NodeError(f"the run's socket belongs to another process (pid {peer.pid}, user {peer.uid})")
-        await loop.sock_sendall(sock, _packed(request))
+        await loop.sock_sendall(sock, packed(encode(request)))
         size = struct.unpack(">I", await _exactly(sock, 4))[0]
         if size > PART_LIMIT:
             raise NodeError("the run's coordinator answers something else")

@@ -200,7 +200,9 @@ class KeyQuestion:
         sys.stderr.write(key + "\n")
         session.view.resume()
         if key == "s":
-            session.controller.stop("ctrl-z", session.spec.limits.stop_grace)
+            session.stop_all("ctrl-z", session.spec.limits.stop_grace)
+        elif key == "d" and session.others:
+            session.say_note("a run with roles cannot leave its terminal later on: start it with --detach")
         elif key == "d":
             hand_over(session)
 

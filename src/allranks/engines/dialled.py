@@ -28,7 +28,7 @@ from allranks.agent.processes import USER_SIGNALS
 from allranks.cluster import Node
 from allranks.errors import UsageError
 from allranks.findings import Finding, Where
-from allranks.gang.transport import Client
+from allranks.gang.transport import Client, NodeLeft
 from allranks.protocol.controls import (
     TO_COORDINATOR,
     TO_NODE,
@@ -70,6 +70,9 @@ REPORTED = 1000  # refusals that are shown, each once
 MOST_LETTERS = 64  # of the name of a process
 STOPS = {"ctrl-c": "SIGINT", "sigterm": "SIGTERM"}  # the signal of each word by which a node asks for the end
 BEAT_SECONDS = 5.0
+REDIAL_SECONDS = 5.0  # a node that hung up is back by then, where its process lives and its host can be reached
+LOOK_EVERY = 1.0
+ANSWER_SECONDS = 1.0  # in which a host answers
 # A listener for each family: at port 0 asyncio gives a listener of both two ports, in an order that chance decides.
 ANY = ("0.0.0.0", "::")
 LOOPBACK = ("127.0.0.1", "::1")
@@ -125,13 +128,16 @@ _BEFORE_HELLO = HelloControl(-1)
 
 @dataclass
 class Seat:
-    """A node rank: who sits there, and its present connection."""
+    """A node rank: who sits there, and its present connection. `is_vacant`: it is lost, and awaited for an attempt."""
 
     rank: int
     hello: HelloControl = _BEFORE_HELLO
     address: str = ""
     line: Line | None = None
     taken: bool = False
+    is_vacant: bool = False
+    left_from: tuple[str, int] | None = None  # the peer's end of a connection that was closed from there,
+    left_at: float = 0.0  # by the time of the listener's loop
 
 
 class Line:
@@ -139,6 +145,7 @@ class Line:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, records: Records) -> None:
         self.is_call = False
+        self.peer: tuple[str, int] = (writer.get_extra_info("peername") or ("?", 0))[:2]
         self._reader = reader
         self._writer = writer
         self._records = records
@@ -321,7 +328,10 @@ class Listener:
             self._thread.join(5.0)
 
     async def connect(self, rank: int, header: AgentHeader, seconds: float) -> socket.socket | None:
-        """Open a channel to a node once it is there; None where it does not come in time. For any loop."""
+        """Open a channel to a node once it is there; None where it does not come in time, NodeLeft where it has left.
+
+        For any loop.
+        """
         future = asyncio.run_coroutine_threadsafe(self._connect(rank, header, seconds), self._loop)
         return await asyncio.wrap_future(future)
 
@@ -464,7 +474,11 @@ class Listener:
                 for record in rest:
                     await self._take(seat, line, record)
                 rest = await line.next()
-        except (SecureError, EOFError, OSError, struct.error):
+        except (EOFError, ConnectionResetError):
+            if seat is not None:
+                seat.left_from = line.peer
+                seat.left_at = self._loop.time()
+        except (SecureError, OSError, struct.error):
             pass
         finally:
             await line.end()
@@ -489,6 +503,8 @@ class Listener:
         seat.hello = hello
         seat.address = peer
         seat.line = line
+        seat.left_from = None
+        seat.is_vacant = False
         seat.taken = True
         line.tell(WaitControl())  # so that it knows whom it has reached
         self._changed.set()
@@ -539,7 +555,6 @@ class Listener:
             del self._calls[token]
 
     async def _answered(self, line: Line, hello: HelloControl, rest: list[bytes]) -> None:
-        """Give a connection to the call that it answers, and carry what the node sends until it ends."""
         call = self._calls.get(hello.call)
         if call is None or call.rank != hello.rank or call.line.done():
             line.tell(RefusedControl(2, "the call is over"))
@@ -563,10 +578,29 @@ class Listener:
     # -- the end -----------------------------------------------------------------------------------
 
     async def _connect(self, rank: int, header: AgentHeader, seconds: float) -> socket.socket | None:
-        line = await self._line_of(rank, self._loop.time() + seconds)
-        if line is None:
-            return None
-        return await line.open(header)
+        deadline = self._loop.time() + seconds
+        seat = self.seats[rank]
+        seat.is_vacant = header.mode == "agent" and seat.line is None
+        while (left := deadline - self._loop.time()) > 0:
+            line = await self._line_of(rank, self._loop.time() + min(left, LOOK_EVERY))
+            if line is not None:
+                return await line.open(header)
+            if await self._has_left(seat):
+                raise NodeLeft
+        return None
+
+    async def _has_left(self, seat: Seat) -> bool:
+        """Tell whether a node hung up, and its host answers meanwhile: then the process that dials has ended."""
+        if seat.left_from is None or self._loop.time() < seat.left_at + REDIAL_SECONDS:
+            return False
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(*seat.left_from), ANSWER_SECONDS)
+            writer.close()
+        except ConnectionRefusedError:
+            pass
+        except (OSError, asyncio.TimeoutError):
+            return False
+        return seat.line is None
 
     async def _line_of(self, rank: int, deadline: float) -> Line | None:
         """Return a node's connection as soon as there is one; None where it does not come in time."""
@@ -608,7 +642,7 @@ class DialledTransport(SshTransport):
         self._ranks = ranks
 
     async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
-        """Return the node's present connection, or the next one that it makes within `seconds`."""
+        """Return the node's present connection, or the next one that it makes within `seconds`; raise NodeLeft."""
         if node.name not in self._ranks:
             return await super().connect(node, header, seconds)
         assert isinstance(header, AgentHeader), "nodes that have dialled in are not swept"

@@ -90,7 +90,6 @@ def describe(spec: RunSpec, cluster: Cluster, as_json: bool) -> str:
 
 
 def _merged(planned: Sequence[DryRunDocument]) -> Document:
-    """Make one document of those of all roles."""
     first = planned[0]
     nodes = [node for one in planned for node in one.nodes]
     return make_document(dataclasses.replace(first, world_size=sum(one.world_size for one in planned), nodes=nodes))

@@ -206,6 +206,7 @@ class Display:
         self._run = run
         self._offset = offset
         self.reader = LogReader(run)
+        self._roles = {node.name: node.role for node in run.read_run().nodes if node.role}
         if offset:
             self.reader.skip_to_end()
 
@@ -217,7 +218,7 @@ class Display:
             on_event(event)
             view.event(event)
         for node, rank, data in self.reader.fresh():
-            view.output(node, rank, data, now)
+            view.output(f"{self._roles.get(node, '')} {node}".lstrip(), rank, data, now)
         status = self._run.read_status()
         if status.nodes:
             view.status(status, now)

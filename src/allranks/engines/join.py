@@ -30,6 +30,7 @@ from allranks.agent.dial import (
     Rules,
     Tries,
 )
+from allranks.agent.processes import read_process
 from allranks.findings import Finding
 from allranks.gang.agent_archive import BOOT, MARKER, payload
 from allranks.plan.own_orders import NodeArguments, NotOurs, OwnOrders
@@ -90,7 +91,6 @@ def hello_of(spec: RunSpec, rank: int, workdir: str) -> HelloControl:
 
 
 def _shown(spec: RunSpec) -> str:
-    """Say what a node does, for a person; what differs stands in the digest."""
     if spec.launch.command:
         return " ".join(redact_argv(spec.launch.command))[:SHOWN]
     tests = spec.tests
@@ -157,7 +157,6 @@ class Admission:
     """Decides who gets a seat. A contradiction before the start is `failure`, which ends the meeting at once."""
 
     def __init__(self, expected: HelloControl) -> None:
-        """Compare nodes with `expected`, which is what the coordinator would say of itself."""
         self._expected = expected
         self._hostname = expected.hostname
         self.started = False
@@ -174,13 +173,16 @@ class Admission:
             self._contradict(DUPLICATE, message, f"give each node its own --node-rank from 0 to {most}")
         seat = seats[rank]
         if seat.taken and seat.hello.instance != hello.instance:
-            self._same_rank(seat, rank, who)
+            self._same_rank(seat, hello, who)
         if hello.begun and not seat.taken:
             raise Refuse(f"node {rank}, {who}, belongs to another run: its ranks end with its lease")
         return rank
 
-    def _same_rank(self, seat: Seat, rank: int, who: str) -> None:
+    def _same_rank(self, seat: Seat, hello: HelloControl, who: str) -> None:
+        rank = hello.rank
         other = name_with(seat.hello.hostname, seat.address)
+        if self.started and seat.is_vacant and hello.hostname == seat.hello.hostname:
+            return  # it was started again
         if self.started:
             raise Refuse(f"the run has begun with {other} as node {rank}: {who} can't take its place")
         if seat.line is not None:
@@ -276,7 +278,8 @@ class OwnRules(Rules):
         self._down, self._up = Decoder(), Decoder()
         if not isinstance(header, AgentHeader):
             raise DialRefused(f"the relay's mode {header.mode[:40]!r}")
-        return self._own.header(header)
+        own = read_process(os.getpid())
+        return self._own.header(header)._replace(holder=(own.pid, own.start) if own is not None else None)
 
     def down(self, data: bytes) -> bytes:
         """Return this node's own orders; raise DialRefused."""

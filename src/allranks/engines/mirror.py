@@ -134,7 +134,6 @@ class RemoteShell:
                 raise _refused(self._why_ended(b"")) from None
 
     def _receive(self, end: bytes) -> bytes:
-        """Read until the line that ends the answer; bounded in time and bytes."""
         assert self._client is not None
         deadline = time.monotonic() + ANSWER_SECONDS
         answer = bytearray()
@@ -151,7 +150,6 @@ class RemoteShell:
         return bytes(answer)
 
     def _why_ended(self, answer: bytes) -> Finding:
-        """Say why the channel has closed."""
         assert self._client is not None
         code = self._client.code(2.0)
         stderr = b""
@@ -213,7 +211,6 @@ class Mirror:
         self.run.is_alive = self._controller_lives(files.get("host", b""), files.get("process", b""))
 
     def _commands(self) -> str:
-        """Make the commands of one look."""
         lines = [f"if cd -- {shlex.quote(str(self._source))}", "then"]
         lines += [f"[ -f {name} ] && show {name} head -c {DOCUMENT_LIMIT} {name}" for name in DOCUMENTS]
         events = f"tail -c +{self._events + 1} events.jsonl"
@@ -232,7 +229,6 @@ class Mirror:
         return "\n".join([*lines, "fi"])
 
     def _take_events(self, content: bytes, size: bytes) -> None:
-        """Append the whole lines that are new."""
         lines = content[: content.rfind(b"\n") + 1]
         path = self.run.path / "events.jsonl"
         digits = size.split()[:1]  # wc prints the file's name behind it
@@ -256,7 +252,6 @@ class Mirror:
             file.write(content)
 
     def _controller_lives(self, host: bytes, process: bytes) -> bool:
-        """Compare the process there with the controller of run.json."""
         controller = self.run.read_run().controller
         if controller is None or controller.pid is None or controller.host != host.strip().decode("utf-8", "replace"):
             return self.run.read_status().state not in OVER
@@ -267,7 +262,6 @@ class Mirror:
 
 
 def _is_plain(name: str) -> bool:
-    """Tell whether a name from another machine is one of a file or folder here, and nothing else."""
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name and len(os.fsencode(name)) < 256
 
 
@@ -311,7 +305,6 @@ def _node_of(host: str) -> Node:
 
 
 def _find(shell: RemoteShell, folder: Path, host: str, wanted: str | None, runs_dir: str | None) -> PurePosixPath:
-    """Return the directory of the run that is meant."""
     if wanted is not None and "/" in wanted:
         path = PurePosixPath(wanted)
         directories = [str(path.parent)]

@@ -40,7 +40,7 @@ def find_cluster(spec: RunSpec, spares: int = 0) -> Cluster:
     cluster = find_nodes(spec, spares)
     if not spares:
         return cluster
-    return set_aside(cluster, spares, spec.target.nodes, spec.launch.nproc)
+    return set_aside(cluster, spares, spec.target.nodes, spec.launch.nproc, spec.target.min_nodes)
 
 
 def _without_suspects(spec: RunSpec, spares: int) -> Cluster:
@@ -52,10 +52,16 @@ def _without_suspects(spec: RunSpec, spares: int) -> Cluster:
     reasons = suspects(remembered(read_ledger(ledger_file(os.environ)), time.time()))
     ordered = suspects_last(listed, reasons)
     if spares:
-        chosen = set_aside(ordered, spares, spec.target.nodes, spec.launch.nproc)
+        chosen = set_aside(ordered, spares, spec.target.nodes, spec.launch.nproc, spec.target.min_nodes)
     else:
         nodes = ordered.nodes
-        chosen = make_cluster(nodes, source=ordered.source, first=spec.target.nodes, is_local=_as_listed(nodes))
+        chosen = make_cluster(
+            nodes,
+            source=ordered.source,
+            first=spec.target.nodes,
+            is_local=_as_listed(nodes),
+            least=spec.target.min_nodes,
+        )
     return dataclasses.replace(chosen, avoided=tuple(_avoided(listed, chosen, reasons)))
 
 
@@ -77,7 +83,6 @@ def _reason(node: Node, reasons: Mapping[str, str]) -> str | None:
 
 
 def _avoided(listed: Cluster, chosen: Cluster, reasons: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence about each suspect."""
     working = {node.host for node in chosen.nodes}
     spares = {node.host for node in chosen.spares}
     for node in listed.nodes:
@@ -110,7 +115,9 @@ def listed_cluster(spec: RunSpec, first: int | None) -> Cluster:
     if spec.target.hosts is None:
         virtual = virtual_cluster(spec.target.local or 1)
         source = virtual.source if spec.target.local else HERE
-        return make_cluster(virtual.nodes, source=source, first=first, is_local=lambda host: True)
+        return make_cluster(
+            virtual.nodes, source=source, first=first, is_local=lambda host: True, least=spec.target.min_nodes
+        )
     path = Path(spec.target.hosts).expanduser()
     if path.is_file():
         written = [os.environ.get(name) for name in SLOT_FILES]
@@ -122,7 +129,14 @@ def listed_cluster(spec: RunSpec, first: int | None) -> Cluster:
         listed = expand_groups(spec.target.hosts, os.environ) if has_groups(spec.target.hosts) else spec.target.hosts
         nodes = parse_host_argument(listed)
         source = "--hosts"
-    return make_cluster(nodes, source=source, first=first, is_local=this_machine(), caller=getpass.getuser())
+    return make_cluster(
+        nodes,
+        source=source,
+        first=first,
+        is_local=this_machine(),
+        caller=getpass.getuser(),
+        least=spec.target.min_nodes,
+    )
 
 
 def _no_hostfile(path: Path) -> str:

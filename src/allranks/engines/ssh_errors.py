@@ -46,7 +46,6 @@ def worth_another_try(stderr: str) -> bool:
 
 
 def _errors(stderr: str) -> str:
-    """Leave out the lines in which ssh says how far it has come."""
     lines = stderr.splitlines()
     return "\n".join(line for line in lines if not line.startswith((DEBUG, *AUTHENTICATED)))
 

@@ -96,7 +96,6 @@ def _click() -> str:
 
 
 def _files() -> dict[str, bytes]:
-    """Every file by its name in the archive."""
     names = {path.relative_to(HOME).as_posix(): path for path in HOME.rglob("*.py")}
     contents = {f"allranks/{name}": path.read_bytes() for name, path in names.items()}
     for path in CLICK.glob("*.py"):

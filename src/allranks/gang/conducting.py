@@ -81,9 +81,9 @@ def conduct(sessions: Sequence[RoleSession]) -> None:
             asyncio.get_running_loop().call_later(decision.delay, carry_out, later)
 
     def take(name: str, fact: Fact) -> None:
-        loop = asyncio.get_running_loop()
-        for decision in conductor.take(name, fact):
-            loop.call_soon(carry_out, decision)  # the gang whose fact it is decides to the end first
+        for decision in conductor.take(name, fact):  # none before the loop runs
+            # the gang whose fact it is decides to the end first
+            asyncio.get_running_loop().call_soon(carry_out, decision)
 
     for session in sessions:
         session.recording.watch = partial(take, session.setting.role.name)

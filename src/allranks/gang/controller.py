@@ -31,11 +31,12 @@ from allranks.protocol.messages import (
     PongMessage,
     RefusedMessage,
     ReplacedMessage,
+    StacksMessage,
     TemplateMessage,
     read_message,
 )
 from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, PingOrder
-from allranks.protocol.run_facts import Fact, HangNoted, NodesChecked, PlainNote, Stamped, StopAsked
+from allranks.protocol.run_facts import Fact, HangNoted, NodesChecked, PlainNote, PlanMade, Stamped, StopAsked
 from allranks.protocol.samples import NodeUsage
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Master, NodeEntry, StatusDocument
@@ -112,6 +113,7 @@ class Controller:
         self.failure: Exception | None = None  # of allranks itself
         self._abandoned = False
         self.replaced = False  # another controller has taken the run over
+        self.answered: Callable[[StacksMessage], None] | None = None  # to a question of another terminal
 
     def take_view(self, view: View) -> None:
         """Show the run in another view from now on."""
@@ -224,6 +226,8 @@ class Controller:
         stamped = self.recording.keep_stamped(stamped)
         if isinstance(stamped.fact, HangNoted):
             self.observing.progress.span.stands_still = True
+        if isinstance(stamped.fact, PlanMade):
+            self.recording.deal(stamped.fact, self.links.members)
         if isinstance(stamped.fact, NodesChecked):
             self._save_look()
         self.view.event(stamped)
@@ -236,14 +240,20 @@ class Controller:
             return
         self.observing.begin_attempt()
         members = self.links.members
+        for name in decision.leave_out:
+            if self.roster.nodes[name].gone:
+                self.recording.logs.begin_anew(members[name].node.index, name)
+            else:
+                self.links.let_go(members[name], self._may_go(members[name]))
         for old, new in decision.replace.items():
-            self.recording.logs.continue_on(members[new].node.index, new, is_new_agent=new == old)
-            if new != old:
+            if new == old:
+                self.recording.logs.begin_anew(members[new].node.index, new)
+            else:
                 self.links.let_go(members[old], self._may_go(members[old]))
         now = time.monotonic()
         t = time.time()
-        self._act(self.gang.retry(now, t, decision.kind, decision.replace, decision.pause))
-        if decision.replace:
+        self._act(self.gang.retry(now, t, decision))
+        if decision.replace or decision.leave_out or decision.take_in:
             self._write_places()
 
     def _may_go(self, member: Member) -> bool:
@@ -337,7 +347,7 @@ class Controller:
             return
         message = read_message(frame)
         require_own(message, state.owned)
-        if not member.budget.has_room(message, time.monotonic()):
+        if not member.budget.has_room(message, self.roster.attempt, time.monotonic()):
             if member.budget.over == 1:
                 self.note(PlainNote(f"{member.node.name} says too much: {frame['type']} messages are dropped"))
             return
@@ -365,6 +375,7 @@ class Controller:
             on(ReplacedMessage, self._on_replaced),
             on(DroppedMessage, self.recording.note_dropped),
             on(CountersMessage, self._on_counters),
+            on(StacksMessage, self._on_stacks),
             on(NodeUsage, self._on_usage),
             on(HelloMessage, self._on_hello),
             on(DrainedMessage, self._on_drained),
@@ -417,6 +428,13 @@ class Controller:
     def _on_counters(self, member: Member, message: CountersMessage) -> None:
         self.observing.progress.counted(message.ranks, time.monotonic())
         self._hand_on(member, message)
+
+    def _on_stacks(self, member: Member, message: StacksMessage) -> None:
+        """Answer who has asked: a person's question is none of the gang's."""
+        if not message.asked:
+            self._hand_on(member, message)
+        elif self.answered is not None:
+            self.answered(message)
 
     def _on_usage(self, member: Member, message: NodeUsage) -> None:
         self.recording.add_usage(member.node.name, message)
@@ -521,6 +539,7 @@ class Controller:
             if furthest is not None:
                 self.feed_quietly(furthest[0], t=furthest[1])
         self.observing.look_at_data(self.feed)
+        self.observing.look_at_rules(self.feed)
         if self.roster.state is State.RUNNING:
             self.feed_quietly(self.observing.pace())
 

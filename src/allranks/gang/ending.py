@@ -95,7 +95,7 @@ class Ending:
     def check(self, now: float) -> list[Action]:
         """Whether the attempt is over everywhere."""
         roster = self.roster
-        if roster.spec.recovery.retries and not roster.stop_reason and now < self._fence_at:
+        if roster.spec.tries_again and not roster.stop_reason and now < self._fence_at:
             return []
         waiting = [n for n in roster.nodes.values() if n.node_dir and not n.gone]
         if any(not n.ended for n in waiting) and now < self._deadline:

@@ -16,7 +16,7 @@ that is over, it comes late and is dropped. Else it is out of order, and is note
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
 from allranks.cluster import Cluster
@@ -55,6 +55,7 @@ from allranks.protocol.run_facts import (
 from allranks.protocol.samples import NodeUsage
 from allranks.settings import RunSpec
 
+from .changing_world import ChangingWorld
 from .connections import Connections
 from .ending import Ending
 from .gathering import Gathering
@@ -62,6 +63,7 @@ from .hangwatch import HangWatch
 from .pace import PaceWatch
 from .passed_signals import UserSignals
 from .places import Setting
+from .policy import Decision
 from .preloading import Preloading
 from .ready_test import ReadyTest
 from .rendezvous import RendezvousCheck
@@ -116,12 +118,15 @@ class Gang:
         self.running = Running(self.roster, self.ending, self.saving)
         self.ready_test = ReadyTest(self.roster, self.ending)
         self.hang_watch = HangWatch(self.roster, self.ending)
-        self.rendezvous = RendezvousCheck(self.roster, self.ending, self.running, self.preloading)
+        self.world = ChangingWorld(self.roster, self.ending, self.saving)
+        self.rendezvous = RendezvousCheck(
+            self.roster, self.ending, self.running, self.preloading, self.world, ready_test=self.ready_test
+        )
         self.stragglers = StragglerWatch(self.roster)
         self.pace = PaceWatch(self.roster, self.stragglers)
-        self.gathering = Gathering(self.roster, self.ending, self.spares, self.rendezvous)
+        self.gathering = Gathering(self.roster, self.ending, self.spares, self.world, self.rendezvous)
         self.connections = Connections(self.roster, self.ending, self.gathering, self.running, self.signals)
-        self.resuming = Resuming(self.roster, self.ending, self.hang_watch)
+        self.resuming = Resuming(self.roster, self.ending, self.world, self.hang_watch)
         self.table = self._make_table()
         self._of_spares = self._rows_of_spares()
 
@@ -160,6 +165,7 @@ class Gang:
         return [
             on(ProbedMessage, self.rendezvous.on_probed),
             on(MayStart, self.rendezvous.on_may_start),
+            on(ReadyMessage, self.rendezvous.on_ready_before),
             on(Tick, self.rendezvous.on_tick),
         ]
 
@@ -207,7 +213,7 @@ class Gang:
         ]
 
     def _on_tick_of_ranks(self, stamped: Stamped[Tick], now: float) -> list[Action]:
-        return self.ready_test.on_tick(stamped, now) or self.running.on_tick(stamped, now)
+        return self.ready_test.on_tick(stamped, now) or self.running.on_tick(stamped, now) or self.world.on_tick(now)
 
     def _rows_of_spares(self) -> dict[type, Handler]:
         """Give the handlers for a node that stands by, in any state: whatever happens to it ends nothing."""
@@ -264,20 +270,14 @@ class Gang:
         """Give the orders for samples of nodes that have not been asked in this attempt."""
         return self.pace.ask(now)
 
-    def retry(
-        self, now: float, t: float, why: str, replace: Mapping[str, str] | None = None, pause: float = 0.0
-    ) -> list[Action]:
-        """Start the whole gang again: `retry` after a failure, `repeat` with another port, `train` after the test.
-
-        `replace` maps nodes to the spares that take their places, or to themselves: those are reached again. Nothing is
-        tried for `pause` seconds.
-        """
+    def retry(self, now: float, t: float, decision: Decision) -> list[Action]:
+        """Start the whole gang again, as it was decided."""
         roster = self.roster
-        roster.testing = roster.testing and why != "train"
+        roster.testing = roster.testing and decision.kind != "train"
         roster.attempt += 1  # logs are kept apart whatever the reason
-        roster.begin_attempt(now, t, pause)
-        self.rendezvous.begin_attempt(with_another_port=why == "repeat")
-        self.running.begin_attempt(is_repeat=why != "retry")
+        roster.begin_attempt(now, t, decision.pause)
+        self.rendezvous.begin_attempt(with_another_port=decision.kind == "repeat")
+        self.running.begin_attempt(is_repeat=decision.kind != "retry")
         self.ending.begin_attempt()
         self.ready_test.begin_attempt()
         self.signals.begin_attempt()
@@ -285,7 +285,11 @@ class Gang:
         self.hang_watch.begin_attempt()
         self.pace.begin_attempt()
         self.stragglers.begin_attempt()
-        self.connections.forget(old for old, new in (replace or {}).items() if old == new)
+        self.world.begin_attempt()
+        anew = [old for old, new in decision.replace.items() if old == new]
+        self.connections.forget([*anew, *decision.leave_out])
         actions: list[Action] = [roster.stamp(AttemptStart())]
-        actions += self.spares.change_nodes(replace or {}, pause)
-        return actions + self.gathering.begin_attempt(now, is_paused=pause > 0)
+        actions += self.spares.change_nodes(decision.replace, decision.pause)
+        actions += self.world.leave_out(decision.leave_out, now, decision.why_out)
+        actions += self.world.take_in(decision.take_in)
+        return actions + self.gathering.begin_attempt(now, is_paused=decision.pause > 0)

@@ -36,6 +36,7 @@ from allranks.protocol.plan_facts import check_facts
 STREAM_KINDS = frozenset({RANK_LOG, NODE_LOG, *FOLLOWED.values()})
 OF_NODE = (NODE_LOG, RAS)  # streams of the node itself
 MOST_NOTED = 4 << 20  # bytes in events.jsonl that come of one node's words, at once
+ATTEMPT_NOTED = 1 << 20  # of them each attempt has at least: what ranks report decides over it too
 NOTED_PER_SECOND = 256  # bytes by which that grows again: 20 MB in a day
 MOST_SOURCES = 64  # of texts that cannot be read, by node: of others only the number is kept
 # Without them an attempt can neither begin nor end: they have twice the room.
@@ -114,13 +115,17 @@ class LogRoom:
 
     def __init__(self) -> None:
         self._spent = UsedRoom()
+        self._attempt = 0
         self.over = 0
 
-    def has_room(self, message: Message, now: float) -> bool:
+    def has_room(self, message: Message, attempt: int, now: float) -> bool:
         """Tell whether a message may be acted upon; one that may not is counted. A beat costs nothing."""
         if isinstance(message, PongMessage):
             return True
         self._spent = self._spent.at_time(now)
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self._spent = self._spent._replace(size=min(self._spent.size, MOST_NOTED - ATTEMPT_NOTED))
         most = 2 * MOST_NOTED if isinstance(message, ESSENTIAL) else MOST_NOTED
         if self._spent.size < most:
             return True

@@ -7,6 +7,7 @@ from allranks.plan.plan import make_plan
 from allranks.protocol.messages import FactsMessage, HelloMessage, ShippedMessage
 from allranks.protocol.run_facts import NodeAwaited, NodeReady, NodesChecked, Stamped, TreeArrived
 
+from .changing_world import ChangingWorld
 from .ending import Ending
 from .members import NodeState
 from .places import first_order
@@ -16,18 +17,24 @@ from .roster import Roster
 from .spares import HotSpares, shipping_failure
 from .states import Action, NodeUnreachable, Reach, State, Tick
 
-SHORTEST_PAUSE = 2.0  # seconds between two tries to reach a lost node again
-LONGEST_PAUSE = 15.0
 GATHER_PATIENCE = 3.0  # seconds given to the other nodes once one could not be reached
 
 
 class Gathering:
     """The first phase: from the first word of an agent to the plan."""
 
-    def __init__(self, roster: Roster, ending: Ending, spares: HotSpares, rendezvous: RendezvousCheck) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        ending: Ending,
+        spares: HotSpares,
+        world: ChangingWorld,
+        rendezvous: RendezvousCheck,
+    ) -> None:
         self.roster = roster
         self.ending = ending
         self.spares = spares
+        self.world = world
         self.rendezvous = rendezvous
         self._deadline = float("inf")
 
@@ -110,28 +117,44 @@ class Gathering:
         if any(self._time_left(n, now) > 0 for n in self.roster.nodes.values()):
             self.roster.start_at = now  # the time for the start counts after that for a lost node
             return []
-        return self.ending.on_tick_of_start(stamped, now)
+        return self._go_on_without(now) or self.ending.on_tick_of_start(stamped, now)
 
     # -- decisions -----------------------------------------------------------------------------------
 
+    def _go_on_without(self, now: float) -> list[Action]:
+        """Start without the nodes that did not come in time, where that is allowed and enough are there."""
+        roster = self.roster
+        missing = [node.name for node in roster.nodes.values() if not node.node_dir]
+        is_due = now >= roster.attempt_at + roster.spec.target.gather_timeout
+        if not missing or not is_due or not self.world.can_go_on_without(missing):
+            return []
+        actions = self.world.leave_out(missing, now, "")
+        if not roster.has_all_facts or now < roster.resume_at:
+            return actions
+        return [*actions, *roster.share_checks(), *self._judge(now)]
+
     def _time_left(self, node: NodeState, now: float) -> float:
-        """How long a lost node is still waited for; 0 for one that is there, or was never lost."""
+        """How long a lost or missing node is still waited for; 0 for one that is there, or need not come."""
         if not node.is_away or node.awaited_from is None:
             return 0.0
-        return max(0.0, node.awaited_from + self.roster.spec.recovery.node_wait - now)
+        roster = self.roster
+        patience = roster.spec.target.gather_timeout if roster.may_change else roster.spec.recovery.node_wait
+        return max(0.0, node.awaited_from + patience - now)
 
     def _await(self, node: NodeState, stamped: Stamped[NodeUnreachable], now: float) -> list[Action]:
         """Reach a lost node again within --node-wait; nothing where the start has failed anyway."""
         roster = self.roster
+        node.refusal = stamped.fact.finding.message
+        if roster.may_change and node.awaited_from is None:
+            node.awaited_from = roster.attempt_at
         left = self._time_left(node, now)
         if not left or roster.has_unreachable or roster.refused_by_check:
             return []
-        waited = roster.spec.recovery.node_wait - left
-        pause = min(max(SHORTEST_PAUSE, waited / 4), LONGEST_PAUSE, left)
+        waited = now - (node.awaited_from or now)
         node.incarnation += 1  # of an agent whose first word got lost, nothing is taken for the next one's
         return [
             roster.stamp(NodeAwaited(round(waited, 1), round(left, 1), stamped.fact.finding.message), node.name),
-            Reach(node.name, pause),
+            Reach(node.name, min(node.next_try(now), left)),
         ]
 
     def _failed_on_a_node(self, finding: Finding, now: float) -> list[Action]:
@@ -164,7 +187,7 @@ class Gathering:
         if failures:
             roster.refused_by_check = True
             return actions + self.ending.refuse(failures, now)
-        if roster.plan is not None:
+        if roster.plan is not None and not roster.may_change:
             return actions + self._gathered_again(now)
         roster.plan = make_plan(roster.spec, roster.cluster, roster.plan_facts)
         expected = roster.setting.expected_world_size
@@ -192,6 +215,6 @@ class Gathering:
         roster.resume_at = 0.0
         if not roster.has_all_facts:
             return []
-        if roster.plan is None:
+        if roster.plan is None or roster.may_change:
             return self._judge(now)
         return self._gathered_again(now)

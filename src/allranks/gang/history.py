@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from allranks.findings import Verdict
 from allranks.protocol.attempts import AttemptEnd, Replacement
 from allranks.protocol.run_facts import Fact, Stamped, StepsResumed, of_kind
+from allranks.text import join_words
 
 from .gang import Gang
 from .policy import Decision, Means, Tried, decide
@@ -25,7 +27,8 @@ class History:
             self.attempts.append(record)
             verdict = record.verdict
             if record.outcome == "failed" and verdict is not None:
-                self._failed.append(Tried(verdict, record.step, record.seconds or 0.0))
+                before = Tried(verdict, record.step, record.seconds or 0.0, left_nodes=bool(record.left_out))
+                self._failed.append(before)
 
     def add(
         self,
@@ -45,12 +48,17 @@ class History:
         else:
             outcome = "done"
         decision = Decision("finish")
+        if gang.world.has_regrown:
+            names = tuple(gang.world.newcomers())
+            outcome = "regrown"
+            decision = Decision("regrow", f"{join_words(names)} found a place", take_in=names)
+            verdict = None
         step = _step(verdict, steps)
         seconds = gang.roster.attempt_seconds(now)
         if verdict is not None and not gang.roster.stop_reason:
             self._failed.append(_tried(gang, verdict, step, seconds))
             decision = self._decide(gang, against)
-            if gang.roster.spec.recovery.retries:
+            if gang.roster.spec.recovery.retries or decision.leave_out:
                 again = "tried again" if decision.kind == "retry" else "not tried again"
                 verdict = verdict._replace(decision=f"{again}: {decision.reason}")
             gang.roster.remember_verdict(verdict)
@@ -62,6 +70,8 @@ class History:
             decision=decision.kind,
             reason=decision.reason,
             replaced=tuple(Replacement(old, new) for old, new in decision.replace.items() if new != old),
+            left_out=decision.leave_out,
+            taken_in=decision.take_in,
             saved=gang.saving.saved,
         )
         if resumed is not None:
@@ -82,9 +92,13 @@ class History:
             gang.roster.ranks_by_node,
             recovery.spares,
             recovery.node_wait,
+            gang.roster.spec.target.min_nodes,
+            tuple(gang.world.newcomers()),
             gang.roster.role.on_failure == "restart",
         )
-        return decide(self._failed, means)
+        decision = decide(self._failed, means)
+        self._failed[-1] = replace(self._failed[-1], left_nodes=bool(decision.leave_out))
+        return decision
 
 
 def attempts_of(facts: Iterable[Stamped[Fact]]) -> list[AttemptEnd]:
@@ -103,6 +117,7 @@ def _tried(gang: Gang, verdict: Verdict, step: int | None, seconds: float) -> Tr
         hung=gang.hang_watch.hang is not None,
         unusable_nodes=roster.unusable_nodes,
         refused=roster.refused_by_check,
+        gone=tuple(node.name for node in roster.nodes.values() if node.gone),
         stayed_away=tuple(n.name for n in roster.nodes.values() if n.is_away and n.gone),
     )
 

@@ -34,7 +34,7 @@ from .gate import LogRoom
 from .node_session import shown_name
 from .states import NodeUnreachable
 from .tasks import start_task
-from .transport import Transport
+from .transport import NodeLeft, Transport
 
 STOPS = {signal.SIGINT: "ctrl-c", signal.SIGTERM: "sigterm", signal.SIGHUP: "sigterm"}
 LOOK_EVERY = 0.5  # seconds between two looks whether the loop is held, and a signal waits for it
@@ -270,6 +270,15 @@ class Links:
                     await channel.open(header, self._owner.hello(member), self._patience(member))
                 if not renewing:
                     await self._await_hello(member, channel)
+                return
+            except NodeLeft:
+                if member.lost or self._owner.is_over or node.name in self.released:
+                    return
+                if renewing:
+                    member.hung_up = True
+                    self._lose(member, time.monotonic() - member.heard)
+                else:
+                    self._owner.feed(NodeUnreachable(self._transport.failure(node, b"", "", None)), node.name)
                 return
             except ChannelFailed as error:
                 if not renewing:

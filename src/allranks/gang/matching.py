@@ -34,6 +34,7 @@ def require_patterns(spec: RunSpec) -> None:
     """Raise UsageError where the settings have a pattern, and this Python has no `regex`."""
     named = {"--step-pattern": spec.output.step_pattern, "--hang-pattern": spec.limits.hang_pattern}
     named |= {f"ready of {role.name}": role.ready for role in spec.launch.roles if role.ready.startswith("output:")}
+    named |= {f"--fail-on {rule}": rule for rule in spec.recovery.fail_on if rule.startswith("output:")}
     option = next((option for option, pattern in named.items() if pattern), None)
     if option is not None and find_spec("regex") is None:
         raise UsageError(

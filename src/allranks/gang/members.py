@@ -19,6 +19,8 @@ from allranks.runs.documents import NodeStatus, RankStatus
 from .clocks import NodeClock
 from .lingering import Departure
 
+SHORTEST_PAUSE = 2.0  # seconds between two tries to reach a node again
+LONGEST_PAUSE = 15.0
 STANDS_BY = "spare"  # the state of a spare that has been looked at and found fit
 
 
@@ -85,7 +87,8 @@ class NodeState:
     outputs: str | None = None  # where the program's files stay on the node
     left: tuple[RemainingProcess, ...] = ()
     incarnation: int = 0
-    awaited_from: float | None = None  # it was lost, and is waited for since then
+    awaited_from: float | None = None  # it was lost or is missing, and is waited for since then
+    refusal: str = ""  # why it could not be reached the last time
     usage: NodeUsage | None = None  # what its machine did last
     preloads: bool = False  # its agent has been asked to import for the ranks
 
@@ -103,6 +106,22 @@ class NodeState:
     def is_away(self) -> bool:
         """It was lost and has not come back yet."""
         return self.awaited_from is not None and not self.node_dir
+
+    def renewed(self, awaited_from: float | None, state: str = "connecting") -> NodeState:
+        """Make the state of the same node with another agent; only its place in the list stays."""
+        return NodeState(
+            self.name,
+            self.index,
+            state=state,
+            address=self.address,
+            incarnation=self.incarnation + 1,
+            awaited_from=awaited_from,
+        )
+
+    def next_try(self, now: float) -> float:
+        """Return the seconds until it is reached again: the longer it is awaited, the more."""
+        waited = now - (now if self.awaited_from is None else self.awaited_from)
+        return min(max(SHORTEST_PAUSE, waited / 4), LONGEST_PAUSE)
 
     def gpu_of(self, rank: RankState) -> int | None:
         """Return the GPU that a rank takes by its local number, as torch programs do; None: the node has too few."""

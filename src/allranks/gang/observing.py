@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from allranks.diagnose.recorded import newest
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
+from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import CountersOrder
 from allranks.protocol.run_facts import (
     Fact,
@@ -26,6 +28,7 @@ from .matching import Matching
 from .progress import Progress
 from .recording import Recording
 from .roster import Roster
+from .rulewatch import RuleWatch
 from .states import Audited, EachSecond, Quiet, Send, State, StepShown
 
 if TYPE_CHECKING:
@@ -39,8 +42,16 @@ class Observing:
         self._roster = roster
         self._recording = recording
         self.progress = Progress(
-            spec.output.step_pattern, spec.limits.hang_pattern, self._pattern_off, recording.undecodable.note
+            spec.output.step_pattern,
+            spec.limits.hang_pattern,
+            self._pattern_off,
+            recording.undecodable.note,
+            self._on_row,
         )
+        self._rules: RuleWatch | None = None
+        if spec.recovery.fail_on:
+            stops = spec.recovery.on_rule == "stop"
+            self._rules = RuleWatch(spec.recovery.fail_on, stops, partial(self._pattern_off, "fail_on"))
         kind, _, pattern = roster.role.ready.partition(":")
         self.has_ready_line = False  # a rank has printed what the ready test of the role looks for
         self._ready: Matching | None = None
@@ -73,6 +84,11 @@ class Observing:
             why += ". Any output counts as a sign of life"
         self._recording.note(PlainNote(why))
 
+    def _on_row(self, rank: int, row: JsonObject) -> None:
+        if self._rules is not None:
+            step = row.get("step")
+            self._rules.metrics(rank, row, step if isinstance(step, int) else None, time.monotonic())
+
     def output(self, node: str, stream: Stream, data: bytes, now: float, made_t: float, is_whole: bool) -> None:
         """Look at output that was made at `made_t` (unix seconds); `is_whole` where all before it has come."""
         if self.auditor is not None and is_whole:
@@ -83,6 +99,8 @@ class Observing:
             if self._ready is not None and not self.has_ready_line and stream.attempt == self._roster.attempt:
                 match = self._ready.feed(stream.rank, data)
                 self.has_ready_line = match is not None and match.lines > 0
+            if self._rules is not None and stream.attempt == self._roster.attempt:
+                self._rules.output(stream.rank, data)
             role = self._roster.role.name
             self._recording.view.output(f"{role} {node}" if role else node, stream.rank, data, made_t)
         elif stream.kind == METRICS:
@@ -91,6 +109,8 @@ class Observing:
     def begin_attempt(self) -> None:
         """Forget what the ranks of the attempt before have shown."""
         self.progress.begin_attempt()
+        if self._rules is not None:
+            self._rules.begin_attempt()
         self.has_ready_line = False
 
     # -- once a second -----------------------------------------------------------------------------
@@ -138,6 +158,14 @@ class Observing:
         """Judge what the ranks' first batches say, where that is asked for."""
         if self.auditor is not None and self._roster.state is State.RUNNING:
             self.auditor.look(self._roster.layout(), feed)
+
+    def look_at_rules(self, feed: Callable[[Audited], None]) -> None:
+        """Say which rules of --fail-on hold, where there are any."""
+        if self._rules is not None and self._roster.state is State.RUNNING and not self._roster.testing:
+            self._rules.look(self.progress.by_rank(), time.monotonic())
+            found = self._rules.found(self._roster.node_of_rank())
+            if found:
+                feed(Audited(self._roster.attempt, found))
 
     # -- what the gang hears -----------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from allranks.diagnose.causes import CAUSES, UNKNOWN, Charge, likeliest
 from allranks.findings import Verdict
-from allranks.text import format_duration, join_words
+from allranks.text import count_of, format_duration, join_words
 
 LIVED = 300.0  # seconds that count as progress where a program shows no step
 # Seconds before a start that failed is tried again, by how many have failed in a row: a name server, sshd and a port
@@ -45,6 +45,7 @@ TABLE = {
     Charge.CRASH: ("always", False, "a crash may be the machine's, and need not come again"),
     Charge.EXIT: ("always", False, "an exit code without an exception does not say that it comes again"),
     Charge.KILLED: ("progress", False, "a signal from outside need not come again, and the run had made progress"),
+    Charge.SITE: ("progress", False, "its signature names no charge, and the run had made progress"),
     Charge.UNKNOWN: ("progress", False, "nothing says why it failed, and the run had made progress"),
 }
 ROWS = {charge: PolicyRow(charge.value, *row) for charge, row in TABLE.items()}
@@ -82,6 +83,8 @@ class Tried:
     refused: bool = False
     unusable_nodes: tuple[str, ...] = ()
     stayed_away: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()  # of the unusable nodes those that do not answer
+    left_nodes: bool = False  # it was followed by an attempt without the nodes that it lost
 
     @property
     def blamed(self) -> tuple[str, ...]:
@@ -105,6 +108,8 @@ class Means:
     ranks: Mapping[str, int] = field(default_factory=dict)
     asked_spares: int = 0
     node_wait: float = 0.0
+    least: int | None = None  # nodes that will do; None: all
+    newcomers: tuple[str, ...] = ()  # nodes that stand by and would find a place
     insists: bool = False  # on_failure of its role is restart: whatever ended it
 
 
@@ -113,13 +118,17 @@ class Decision:
     """What follows on an attempt: finish, retry, repeat (another port) or train (after the tests), and why.
 
     `replace` maps nodes to those that take their place; a node to itself: it is reached again, with a new agent.
-    `pause` are seconds until then.
+    `pause` are seconds until then. `leave_out` are nodes that lose their place (`why_out`), `take_in` those that stand
+    by and get one.
     """
 
     kind: str
     reason: str = ""
     replace: Mapping[str, str] = field(default_factory=dict)
     pause: float = 0.0
+    leave_out: tuple[str, ...] = ()
+    why_out: str = ""
+    take_in: tuple[str, ...] = ()
 
 
 def row_of(tried: Tried) -> PolicyRow:
@@ -146,22 +155,31 @@ def row_of(tried: Tried) -> PolicyRow:
 def decide(history: Sequence[Tried], means: Means) -> Decision:
     """On the last of the attempts that failed; the others came before it, in order."""
     last = history[-1]
-    number = len(history)
+    number = sum(not tried.left_nodes for tried in history)  # the loss of a node costs no retry where others go on
     row = row_of(last)
     replace = _replace(last, row, means)
-    against = "" if means.insists and last.ran else _against(history, row, means, replace)
-    if means.retries == 0:
+    leave = _left_out(last, row, means, replace)
+    replace = {old: new for old, new in replace.items() if old not in leave}
+    changed = {**replace, **dict.fromkeys(leave, "")}
+    against = "" if means.insists and last.ran else _against(history, row, means, changed)
+    if means.retries == 0 and not leave:
         return Decision("finish", "no retry was asked for (--retries)")
     if against:
         return Decision("finish", against)
-    if number > means.retries:
+    if number > means.retries and not leave:
         return Decision("finish", f"{_count(means.retries)} used up")
-    pause = _pause(history, replace)
+    pause = _pause(history, changed)
     why = 'on_failure = "restart" is set for the role' if means.insists else row.why
     reasons = [why, *_replacements(replace, last.verdict.attempt + 1, means)]
+    if leave:
+        left = len(means.ranks) - len(leave)
+        reasons.append(f"{join_words(leave)} has no place: {left} of {count_of(len(means.ranks), 'node')} go on")
     if pause:
         reasons.append(f"The next attempt begins in {pause:g} s")
-    return Decision("retry", ". ".join(reasons), replace, pause)
+    why_out = ""
+    if leave:
+        why_out = "it is lost" if set(leave) <= set(last.gone) else "it is at fault"
+    return Decision("retry", ". ".join(reasons), replace, pause, leave, why_out, means.newcomers)
 
 
 def _pause(history: Sequence[Tried], replace: Mapping[str, str]) -> float:
@@ -241,6 +259,16 @@ def _replace(last: Tried, row: PolicyRow, means: Means) -> dict[str, str]:
         elif node in last.unusable_nodes:
             places[node] = node
     return places
+
+
+def _left_out(last: Tried, row: PolicyRow, means: Means, replace: Mapping[str, str]) -> tuple[str, ...]:
+    """Nodes that lose their place, where the number of nodes may change: lost, or at fault, and none stands in."""
+    at_fault = last.blamed if row.replace and len(last.blamed) == 1 else ()
+    names = [name for name in dict.fromkeys((*last.gone, *at_fault)) if replace.get(name, name) == name]
+    present = [name for name in names if name in means.ranks]
+    if means.least is None or len(means.ranks) - len(present) < means.least:
+        return ()
+    return tuple(present)
 
 
 def _replacements(replace: Mapping[str, str], attempt: int, means: Means) -> list[str]:

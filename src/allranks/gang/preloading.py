@@ -52,9 +52,10 @@ class Preloading:
 
     def _say_why(self) -> list[Action]:
         """Say once why no rank comes from a template, where one was to be expected."""
-        recovery = self.roster.spec.recovery
-        against = against_template(self.roster.spec)
-        is_expected = recovery.preload in OF_A_FORMER_RUN or (recovery.preload != "never" and recovery.retries > 0)
+        spec = self.roster.spec
+        against = against_template(spec)
+        preload = spec.recovery.preload
+        is_expected = preload in OF_A_FORMER_RUN or (preload != "never" and spec.tries_again)
         if not against or not is_expected or self._why_told or self.roster.testing:
             return []
         self._why_told = True
@@ -77,7 +78,7 @@ class Preloading:
         roster = self.roster
         if stamped.fact.state != "ready":
             return []
-        is_of_use = roster.spec.recovery.preload != "never" and roster.spec.recovery.retries > 0 and self._is_possible
+        is_of_use = roster.spec.recovery.preload != "never" and roster.spec.tries_again and self._is_possible
         if not is_of_use or not roster.spares or self._imports is not None or self._asked in roster.nodes:
             return []
         self._asked = stamped.node

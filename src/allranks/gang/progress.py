@@ -102,20 +102,24 @@ class StepReader:
             return round((last - first) / (end - start), 3)
         return None
 
-    def metrics(self, data: bytes, now: float, on_refused: Callable[[str], None]) -> list[tuple[int, float]]:
+    def metrics(
+        self, data: bytes, now: float, on_refused: Callable[[str], None], on_row: Callable[[JsonObject], None]
+    ) -> list[tuple[int, float]]:
         """Read bytes of the metrics file; return the steps that they held, each with its time by the node's clock.
 
-        `on_refused` gets the reason of a wrong line.
+        `on_row` gets each line, `on_refused` the reason of a wrong one.
         """
         steps = []
         for line in self._lines(data):
             if not line.strip():
                 continue
             try:
-                entry = decode_parts(MetricsEntry, read_metrics(line, LINE_LIMIT))
+                row = read_metrics(line, LINE_LIMIT)
+                entry = decode_parts(MetricsEntry, row)
             except DecodeError as error:
                 on_refused(str(error))
                 continue
+            on_row(row)
             if entry.step is not None and 0 <= entry.step <= MOST_STEPS:
                 made = entry.t if entry.t is not None else now
                 self.note(entry.step, made)
@@ -184,7 +188,7 @@ class Progress:
     Activity is any output, a carriage return too, or only what matches `recurring`.
 
     `on_off` hears why one of the two patterns is not matched any more, and which option it is; `on_refused`
-    of a source whose data can't be read, and why.
+    of a source whose data can't be read, and why; `on_row` gets each line of a rank's metrics.
     """
 
     def __init__(
@@ -193,8 +197,10 @@ class Progress:
         recurring: str | None,
         on_off: Callable[[str, str], None],
         on_refused: Callable[[str, str], None],
+        on_row: Callable[[int, JsonObject], None] = lambda rank, row: None,
     ) -> None:
         self._on_refused = on_refused
+        self._on_row = on_row
         self._steps: Matching | None = None
         self._recurring: Matching | None = None
         if pattern:
@@ -277,7 +283,7 @@ class Progress:
             self.last_activity = now
         if stream.kind == METRICS:
             on_refused = partial(self._on_refused, f"metrics of rank {stream.rank}")
-            steps = self._reader(stream.rank).metrics(data, t, on_refused)
+            steps = self._reader(stream.rank).metrics(data, t, on_refused, partial(self._on_row, stream.rank))
             if steps:
                 self._prefer_metrics(stream.rank)
             for step, made in steps:

@@ -78,6 +78,23 @@ class ReadyTest:
             return []
         return self._pass("a rank has printed it", now)
 
+    # -- before the start --------------------------------------------------------------------------
+
+    def looks_before(self) -> list[Send]:
+        """Let each node look at its own address: what answers there now is another program."""
+        test = self.roster.role.ready
+        if not (test.startswith("port:") or "{address}" in test):
+            return []
+        return [Send(node, self._order(node)) for node in self.roster.nodes]
+
+    def taken(self, node: str, answer: str) -> Finding:
+        """Say that another program answers the ready test of a role that has not started."""
+        message = f"on {node} {self.test_on(node)} is answered before {self.roster.role.name} starts: {answer}"
+        port = self._order(node).port
+        free = f"{{{self.roster.role.name}.port.http}}"
+        remedy = f"see who has it with `ss -ltnp sport = :{port}` there, or name a free one as {free}"
+        return Finding("port-in-use", "fail", message, remedy, place_of([node])._replace(port=port))
+
     # -- decisions -----------------------------------------------------------------------------------
 
     def _is_due(self, node: str, now: float) -> bool:

@@ -12,7 +12,7 @@ from allranks.diagnose.recorded import AttemptFacts
 from allranks.findings import Finding
 from allranks.protocol.frames import METRICS, RANK_LOG, OutputFrame, Stream
 from allranks.protocol.messages import DroppedMessage, ExitMessage
-from allranks.protocol.run_facts import Fact, OutputDropped, PlainNote, Stamped, of_kind
+from allranks.protocol.run_facts import Fact, OutputDropped, PlainNote, PlanMade, Stamped, of_kind
 from allranks.protocol.samples import NodeUsage
 from allranks.runs.directory import RunDirectory, save_error
 from allranks.runs.documents import StatusDocument
@@ -129,10 +129,23 @@ class Recording:
         again."""
         self.remember(facts)
         self.logs.resume(facts)
+        plans = list(of_kind(facts, PlanMade))
+        if plans:
+            self.deal(plans[-1].fact, members)
         for dropped in of_kind(facts, OutputDropped):
             if dropped.node in members:
                 stream = Stream(RANK_LOG, dropped.fact.rank, dropped.attempt or 0)
                 self.count_dropped(members[dropped.node], stream, dropped.fact.bytes)
+
+    def deal(self, plan: PlanMade, members: Mapping[str, Member]) -> None:
+        """Know which ranks each node has from now on."""
+        ranks: dict[int, range] = {}
+        first = 0
+        for name, count in plan.ranks.items():
+            if name in members:
+                ranks[members[name].node.index] = range(first, first + count)
+            first += count
+        self.logs.deal(ranks)
 
     # -- output ------------------------------------------------------------------------------------
 

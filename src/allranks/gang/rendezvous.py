@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from allranks.plan.network import choose_address, main_addresses, no_address, offered, port_taken, target_words
-from allranks.protocol.messages import ListeningMessage, ProbedMessage
+from allranks.protocol.messages import ListeningMessage, ProbedMessage, ReadyMessage
 from allranks.protocol.run_facts import GateListening, GateProved, PlanMade, Stamped
 
+from .changing_world import ChangingWorld
 from .ending import Ending
 from .members import RankState
 from .places import listen_order, probe_order
 from .preloading import Preloading
+from .ready_test import ReadyTest
 from .remarks import not_shared
 from .roster import Roster
 from .running import Running
@@ -25,11 +27,23 @@ PORT_REPEATS = 3  # for EADDRINUSE at rank 0 on a port that allranks chose
 class RendezvousCheck:
     """The phase between the plan and the start of the ranks."""
 
-    def __init__(self, roster: Roster, ending: Ending, running: Running, preloading: Preloading) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        ending: Ending,
+        running: Running,
+        preloading: Preloading,
+        world: ChangingWorld,
+        *,
+        ready_test: ReadyTest,
+    ) -> None:
         self.roster = roster
+        self.world = world
         self.ending = ending
         self.running = running
         self.preloading = preloading
+        self.ready_test = ready_test
+        self._asked_before: set[str] = set()  # nodes that look whether the port of a ready test is free
         self._began_at = 0.0
         self._port_repeats = 0
         self._interfaces: Mapping[str, Mapping[str, str]] | None = None  # of ranks that may start once other roles have
@@ -55,6 +69,7 @@ class RendezvousCheck:
             node.take_ranks({r: RankState(r, r - planned.first_rank) for r in ranks})
         plan = PlanMade(roster.plan.world_size, roster.rank_counts)
         return [
+            *self.world.said(),
             roster.stamp(plan),
             Send(roster.master.name, listen_order(roster.spec, self._token(), len(roster.setting.ports))),
             *self.preloading.begin(),
@@ -136,9 +151,23 @@ class RendezvousCheck:
         roster.setting = replace(roster.setting, peers=stamped.fact.peers)
         if self._interfaces is None:
             return []
+        looks = self.ready_test.looks_before()
+        self._asked_before = {look.node for look in looks}
+        return [*looks] if looks else self._start_in_turn(now)
+
+    def on_ready_before(self, stamped: Stamped[ReadyMessage], now: float) -> list[Action]:
+        """Start the ranks once nothing answers where they will; else refuse it."""
+        self._asked_before.discard(stamped.node)
+        if stamped.fact.is_there:
+            return self.ending.refuse([self.ready_test.taken(stamped.node, stamped.fact.answer)], now)
+        return [] if self._asked_before else self._start_in_turn(now)
+
+    def _start_in_turn(self, now: float) -> list[Action]:
         interfaces = self._interfaces
+        if interfaces is None:
+            return []
         self._interfaces = None
-        roster.start_at = now
+        self.roster.start_at = now
         return self.running.start(interfaces)
 
     def on_tick(self, stamped: Stamped[Tick], now: float) -> list[Action]:

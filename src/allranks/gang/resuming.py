@@ -21,6 +21,7 @@ from allranks.protocol.run_facts import (
     GateProved,
     HangConcluded,
     InitTimeout,
+    NodeLeft,
     NodeLost,
     NodeReady,
     NodeReplaced,
@@ -29,6 +30,7 @@ from allranks.protocol.run_facts import (
     RankEntered,
     RankInitialised,
     RankLeaving,
+    RegrowBegun,
     RetryDecided,
     SpareReady,
     Stamped,
@@ -37,6 +39,7 @@ from allranks.protocol.run_facts import (
     on,
 )
 
+from .changing_world import ChangingWorld
 from .ending import Ending
 from .hangwatch import HangWatch
 from .members import RankState
@@ -53,7 +56,7 @@ def spares_of(facts: Iterable[Stamped[Fact]], others: Collection[str]) -> set[st
     for stamped in facts:
         if isinstance(stamped.fact, (NodeReady, SpareReady)):
             waiting.add(stamped.node)
-        elif isinstance(stamped.fact, (NodeLost, NodeReplaced, FaultMessage)):
+        elif isinstance(stamped.fact, (NodeLost, NodeReplaced, NodeLeft, FaultMessage)):
             waiting.discard(stamped.node)
         elif isinstance(stamped.fact, Finding) and stamped.fact.id == SPARE_UNUSED:
             waiting.discard(stamped.fact.where.node or "")
@@ -63,8 +66,9 @@ def spares_of(facts: Iterable[Stamped[Fact]], others: Collection[str]) -> set[st
 class Resuming:
     """The part of the gang that takes a run over."""
 
-    def __init__(self, roster: Roster, ending: Ending, hang_watch: HangWatch) -> None:
+    def __init__(self, roster: Roster, ending: Ending, world: ChangingWorld, hang_watch: HangWatch) -> None:
         self.roster = roster
+        self.world = world
         self.ending = ending
         self.hang_watch = hang_watch
         self._now = 0.0
@@ -90,6 +94,7 @@ class Resuming:
                 on(InitTimeout, self._on_init_timeout),
                 on(HangConcluded, self._on_hang),
                 on(StopAsked, self._on_stop),
+                on(RegrowBegun, self._on_regrow),
                 on(EndingBegun, self._on_ending),
                 on(RetryDecided, self._on_retry),
             )
@@ -128,6 +133,7 @@ class Resuming:
         roster.begin_attempt(self._at(stamped.t), stamped.t)
         roster.state = State.RUNNING
         self.hang_watch.begin_attempt()
+        self.world.begin_attempt()
         for node in roster.nodes.values():
             node.begin_attempt()
             node.state = "connecting"
@@ -227,6 +233,9 @@ class Resuming:
 
     def _on_stop(self, stamped: Stamped[StopAsked]) -> None:
         self.roster.stop_reason = self.roster.stop_reason or stamped.fact.reason
+
+    def _on_regrow(self, stamped: Stamped[RegrowBegun]) -> None:
+        self.world.regrows = True
 
     def _on_ending(self, stamped: Stamped[EndingBegun]) -> None:
         self.roster.state = State.ENDING

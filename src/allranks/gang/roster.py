@@ -6,7 +6,7 @@ Times by the clock of the limits (never set) are called `…_at`, unix seconds `
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from allranks.cluster import Cluster
@@ -63,11 +63,13 @@ class Roster:
         self.event_t = t  # of the event in hand
         self.attempt = 0
         self.last_verdict = ""  # of the attempt before, in a sentence
+        self.former_world_size = 0  # of the attempt before, where it came to a plan
         self.findings: list[Finding] = []
         self.begin_attempt(now, t)
 
     def begin_attempt(self, now: float, t: float, pause: float = 0.0) -> None:
         """Know nothing of an attempt that begins, but for nodes; nothing is tried for `pause` seconds."""
+        self.former_world_size = self.world_size
         self.findings = [f for f in self.findings if f.id == SPARE_UNUSED]
         self.attempt_started = t
         self.attempt_at = now
@@ -116,6 +118,16 @@ class Roster:
         numbers = sorted({*ranks} - taken)
         node.owned.update(numbers)
         return numbers
+
+    def set_places(self, names: Collection[str]) -> None:
+        """Give these nodes places, in the order of the list; all others stand by or are away."""
+        entries = sorted((*self.cluster.nodes, *self.cluster.spares), key=lambda entry: entry.index)
+        states = {**self.spares, **self.nodes}
+        nodes = tuple(entry for entry in entries if entry.name in names)
+        spares = tuple(entry for entry in entries if entry.name not in names)
+        self.cluster = Cluster(nodes, self.cluster.source, spares)
+        self.nodes = {entry.name: states[entry.name] for entry in nodes}
+        self.spares = {entry.name: states[entry.name] for entry in spares}
 
     def exchange(self, old: str, node: NodeState) -> None:
         """Put a node into the place of another: its place in `nodes` is its node rank."""
@@ -176,6 +188,16 @@ class Roster:
     def master(self) -> NodeState:
         """The first node."""
         return self.nodes[self.cluster.master.name]
+
+    @property
+    def may_change(self) -> bool:
+        """Whether the number of nodes may change."""
+        return self.spec.target.min_nodes is not None
+
+    @property
+    def most_nodes(self) -> int:
+        """How many nodes find a place."""
+        return self.spec.target.nodes or len(self.nodes) + len(self.spares)
 
     @property
     def has_all_facts(self) -> bool:

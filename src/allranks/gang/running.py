@@ -14,6 +14,7 @@ from allranks.protocol.messages import ExitMessage, StartedMessage, WorldMessage
 from allranks.protocol.orders import StacksOrder, SuiteNodes
 from allranks.protocol.run_facts import OutputsTemporary, Stamped
 from allranks.runs.documents import TEMPORARY
+from allranks.settings.failrules import METRIC_RULE
 
 from .ending import Ending
 from .groups import ProcessGroups
@@ -55,7 +56,13 @@ class Running:
         roster.state = State.RUNNING
         tests = SuiteNodes(tuple(roster.nodes), roster.setting.dead) if roster.testing else None
         attempt = Attempt(
-            roster.attempt, roster.master_addr, roster.master_port, self._repeats, tests, roster.last_verdict
+            roster.attempt,
+            roster.master_addr,
+            roster.master_port,
+            self._repeats,
+            tests,
+            roster.last_verdict,
+            roster.former_world_size,
         )
         actions: list[Action] = []
         keep = None
@@ -154,11 +161,11 @@ class Running:
         return notes
 
     def audit_findings(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Faults are warnings, unless the user wants them to end the run: a rank may be meant to read what others
-        read (tensor and pipeline parallelism), and only the user knows."""
+        """Faults of the data are warnings, unless the user wants them to end the run: a rank may be meant to read what
+        others read (tensor and pipeline parallelism), and only the user knows."""
         if self.roster.spec.recovery.on_audit == "stop":
             return list(findings)
-        return [f._replace(status="warn") if f.status == "fail" else f for f in findings]
+        return [f._replace(status="warn") if f.status == "fail" and f.check != METRIC_RULE else f for f in findings]
 
     def on_tick(self, stamped: Stamped[Tick], now: float) -> list[Action]:
         """Time limits while ranks run."""

@@ -86,6 +86,11 @@ class Saving:
             return None
         return _saved_so_far(self._round) or self._saved_before
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the last request has been met."""
+        return self._round is not None and self._round.saved is not None
+
     # -- requests ----------------------------------------------------------------------------------
 
     def ask(self, now: float, reason: str) -> list[Action]:

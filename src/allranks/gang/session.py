@@ -77,11 +77,12 @@ from .passed_signals import CONTROLLER
 from .places import Setting
 from .plugins import all_checks
 from .policy import Decision
+from .questions import Questions
 from .resuming import spares_of
 from .roles import parts_of
 from .roster import Roster
 from .states import State, UserSignal
-from .tasks import run_loop
+from .tasks import run_loop, start_task
 from .transport import NodeReach, TimeLeft
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class Session:
             self._loop.call_soon_threadsafe(self._stop_of_a_node, reason)
 
     def _stop_of_a_node(self, reason: str) -> None:
-        self._stop_all(reason, self.spec.limits.stop_grace)
+        self.stop_all(reason, self.spec.limits.stop_grace)
         self._shorten("sigterm")
 
     def signal_at_node(self, node: str, name: str) -> None:
@@ -224,9 +225,10 @@ class Session:
         if on_stop_key is not None:
             loop.add_signal_handler(signal.SIGTSTP, on_stop_key, self)
         if stop_first is not None:
-            loop.call_soon(self._stop_all, stop_first, self.spec.limits.stop_grace)
+            loop.call_soon(self.stop_all, stop_first, self.spec.limits.stop_grace)
         if self._asked_to_stop is not None:  # before there was a loop to tell
             loop.call_soon(self._stop_of_a_node, self._asked_to_stop)
+        self._answering = start_task(Questions(self.of_roles).serve(self.setting.uid))
         ends = await asyncio.gather(*map(self._play, self.of_roles), return_exceptions=True)
         for error in ends:
             if error is not None:
@@ -237,10 +239,11 @@ class Session:
         try:
             await session.controller.run()
         except Exception:
-            self._stop_all("crash", self.spec.limits.grace)
+            self.stop_all("crash", self.spec.limits.grace)
             raise
 
-    def _stop_all(self, reason: str, grace: float) -> None:
+    def stop_all(self, reason: str, grace: float) -> None:
+        """End all roles with `grace` seconds for their ranks."""
         for session in self.of_roles:
             session.controller.stop(reason, grace)
 
@@ -249,7 +252,7 @@ class Session:
         self._signals += 1
         for session in self.of_roles:
             session.controller.links.beats.stop_grace = 0.0
-        self._stop_all(reason, self.spec.limits.stop_grace if self._signals == 1 else 0.0)
+        self.stop_all(reason, self.spec.limits.stop_grace if self._signals == 1 else 0.0)
         if self._signals == 1:
             self._shorten("sigterm")
 
@@ -260,7 +263,7 @@ class Session:
     def end_announced(self) -> None:
         """End the run in order, once: the engine takes the nodes back soon."""
         self.reach.warned()
-        self._stop_all("engine", self.spec.limits.stop_grace)
+        self.stop_all("engine", self.spec.limits.stop_grace)
         self._shorten("engine")
 
     def _shorten(self, reason: str) -> None:
@@ -275,7 +278,7 @@ class Session:
             if not self._said_time_left:  # every node's task says that the engine ends it
                 self._said_time_left = True
                 self.say_note(f"ranks have {left.seconds:.0f} s ({left.source}), not the {asked:g} s of --stop-grace")
-            self._stop_all(reason, left.seconds)
+            self.stop_all(reason, left.seconds)
 
         loop.run_in_executor(None, self.reach.time_left).add_done_callback(shorten)
 
@@ -290,7 +293,7 @@ class Session:
         if roster.stop_reason or failed:
             self._engine_says(roster, self.reach.finding(bool(roster.stop_reason)))
         self._audit(gang)
-        verdict = self._verdict(roster)
+        verdict = None if gang.world.has_regrown else self._verdict(roster)
         if roster.testing:
             return Decision(self._judge_test(roster, verdict))
         if verdict is not None and verdict.confidence < SURE:

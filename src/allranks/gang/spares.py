@@ -14,6 +14,7 @@ from allranks.plan.plan import room_on
 from allranks.protocol.messages import FactsMessage, FaultMessage, HelloMessage, ShippedMessage
 from allranks.protocol.run_facts import (
     NodeBack,
+    NodeLeft,
     NodeLost,
     NodeReachedAgain,
     NodeReady,
@@ -84,7 +85,7 @@ class HotSpares:
             return self._drop(node, failed.message, failed.remedy)
         room = self.room_of(node)
         needs = roster.rank_counts.values()
-        if room is not None and all(need > room for need in needs):
+        if room is not None and not roster.may_change and all(need > room for need in needs):
             least = min(needs)
             return self._drop(node, f"it has room for {count_of(room, 'rank')}, and every node runs {least} or more")
         node.state = STANDS_BY
@@ -138,8 +139,12 @@ class HotSpares:
         return actions + self.judge_waiting()
 
     def on_unreachable(self, stamped: Stamped[NodeUnreachable], now: float) -> list[Action]:
-        """One spare less."""
-        return self._drop(self.roster.spares[stamped.node], stamped.fact.finding.message, stamped.fact.finding.remedy)
+        """Count one spare less; a node that has lost its place is reached again."""
+        node = self.roster.spares[stamped.node]
+        if node.awaited_from is None:
+            return self._drop(node, stamped.fact.finding.message, stamped.fact.finding.remedy)
+        node.incarnation += 1  # of an agent whose first word got lost, nothing is taken for the next one's
+        return [Reach(node.name, node.next_try(now))]
 
     def on_fault(self, stamped: Stamped[FaultMessage], now: float) -> list[Action]:
         """Its agent has trouble of its own."""
@@ -162,8 +167,13 @@ class HotSpares:
         return [stamped, *self.judge_waiting()]
 
     def on_lost(self, stamped: Stamped[NodeLost], now: float) -> list[Action]:
-        """Silent for the whole lease."""
-        node = self.roster.spares[stamped.node]
+        """Give it up, or reach it again where it has lost its place before."""
+        roster = self.roster
+        node = roster.spares[stamped.node]
+        if roster.may_change:
+            fresh = roster.spares[node.name] = node.renewed(now, "away")
+            left = NodeLeft("nothing was heard from it for the whole lease")
+            return [roster.stamp(left, node.name), Reach(node.name, fresh.next_try(now))]
         actions = self._drop(node, "nothing was heard from it for the whole lease")
         node.state = "lost"
         return actions
@@ -203,10 +213,8 @@ class HotSpares:
         cut: list[Action] = []
         if old.ranks and not old.drained:
             cut.append(roster.add_finding(logs_cut(old.name, old.node_dir, roster.attempt - 1)))
-        fresh = NodeState(old.name, old.index, address=old.address, incarnation=old.incarnation + 1)
-        if old.node_dir or old.is_away:
-            fresh.awaited_from = roster.attempt_at
-        roster.exchange(old.name, fresh)
+        awaited_from = roster.attempt_at if old.node_dir or old.is_away else None
+        roster.exchange(old.name, old.renewed(awaited_from))
         return [*cut, roster.stamp(NodeReachedAgain(), old.name), Reach(old.name, pause)]
 
 

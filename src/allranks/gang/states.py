@@ -95,7 +95,7 @@ class EachSecond(NamedTuple):
 
 
 class Audited(NamedTuple):
-    """What the ranks' first batches in an attempt say of how the data is split."""
+    """What the ranks' first batches in an attempt say of how the data is split, or rules of --fail-on that hold."""
 
     attempt: int
     findings: tuple[Finding, ...]

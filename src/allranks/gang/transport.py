@@ -12,6 +12,10 @@ from allranks.protocol.orders import Order
 from allranks.runs.directory import RunDirectory
 
 
+class NodeLeft(Exception):
+    """What dialled from a node has ended, and dials no more: its host answers, and no connection came."""
+
+
 class Client(Protocol):
     """This side's end of a channel: descriptors that do not block. `boots`: a marker comes before the first frame."""
 
@@ -35,7 +39,8 @@ class Transport(Protocol):
     async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
         """Start a channel; None where the node does not come within `seconds`.
 
-        Raise OSError, SubprocessError or AllranksError where this machine cannot start it: see `not_started`.
+        Raise OSError, SubprocessError or AllranksError where this machine cannot start it: see `not_started`. Raise
+        NodeLeft where waiting is of no use.
         """
         ...
 

@@ -111,7 +111,6 @@ def ranks_of(value: Json) -> tuple[int, ...]:
 
 
 def _size(count: Json, dtype: str) -> int | None:
-    """Give the bytes of so many elements; None where the count or the type is unknown."""
     for part, width in TYPES:
         if part in dtype and isinstance(count, int) and 0 <= count < LARGEST_COUNT:
             return count * width

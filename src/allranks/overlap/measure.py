@@ -95,15 +95,11 @@ class CollectiveSummary:
 class Overlap:
     """The complete answer: `mean` is that of a rank's step; `collectives` begin with the one that costs most."""
 
-    ranks: list[RankOverlap]
     mean: TimeSplit
+    steps: int  # of all ranks
+    ranks: list[RankOverlap]
     collectives: list[CollectiveSummary]
     waited_for: dict[str, float]  # seconds that others waited, by the rank that came last
-
-    @property
-    def steps(self) -> int:
-        """Count the steps of all ranks."""
-        return sum(len(rank.steps) for rank in self.ranks)
 
 
 class CollectiveCall(NamedTuple):
@@ -146,8 +142,8 @@ def measure(traces: Sequence[Trace]) -> Overlap:
     for call in calls:
         waited_for[call.last] += call.waited
     waited_for.pop("", None)
-    mean = mean_of([step for rank in ranks for step in rank.steps])
-    return Overlap(ranks, mean, _summaries(calls), waited_for)
+    all_steps = [step for rank in ranks for step in rank.steps]
+    return Overlap(mean_of(all_steps), len(all_steps), ranks, _summaries(calls), waited_for)
 
 
 def _name(trace: Trace, traces_of_rank: int) -> str:
@@ -177,7 +173,6 @@ def mean_of(splits: Sequence[TimeSplit]) -> TimeSplit:
 
 
 def _calls(trace: Trace, rank: str) -> Iterator[CollectiveCall]:
-    """Yield each collective with the step in which it begins; those outside of all steps are left out."""
     for window, collective in _within_windows(trace):
         length = collective.end - collective.start
         exposed = length - trace.computing.within(collective.start, collective.end)
@@ -218,7 +213,6 @@ def _compared(calls: Iterable[CollectiveCall]) -> Iterator[CollectiveCall]:
 
 
 def _summaries(calls: Iterable[CollectiveCall]) -> list[CollectiveSummary]:
-    """Sum up by kind, the same on each node; what is exposed longest comes first."""
     by_kind: dict[CollectiveKind, list[CollectiveCall]] = defaultdict(list)
     for call in calls:
         by_kind[call.kind._replace(ranks=())].append(call)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from allranks.text import format_percent, format_size, format_time
 
-from .measure import CollectiveSummary, Overlap, RankOverlap, TimeSplit
+from .measure import CollectiveSummary, Overlap, TimeSplit
 
 LITTLE = 0.05  # of a step: exposed communication that isn't worth work
 MOSTLY = 0.5  # of communication, hidden
@@ -20,33 +20,20 @@ NO_COMMUNICATION = "No communication was traced: there is one rank, or the profi
 
 
 @dataclass(frozen=True)
-class OverlapDocument:
+class OverlapDocument(Overlap):
     """What `--json` prints. Seconds throughout; `collectives` holds those that are exposed longest."""
 
     verdict: str
-    mean: TimeSplit
-    steps: int
-    ranks: list[RankOverlap]
-    collectives: list[CollectiveSummary]
     collectives_left_out: int
-    waited_for: dict[str, float]
     notes: list[str]
-    schema: int = 1
     exit: int = 0
 
 
 def document(overlap: Overlap, top: int, notes: Sequence[str] = ()) -> OverlapDocument:
     """Make the document, with the `top` kinds of collectives."""
-    return OverlapDocument(
-        verdict(overlap),
-        overlap.mean,
-        steps=overlap.steps,
-        ranks=overlap.ranks,
-        collectives=overlap.collectives[:top],
-        collectives_left_out=max(0, len(overlap.collectives) - top),
-        waited_for=overlap.waited_for,
-        notes=list(notes),
-    )
+    shown = replace(overlap, collectives=overlap.collectives[:top])
+    left_out = len(overlap.collectives) - len(shown.collectives)
+    return OverlapDocument(**vars(shown), verdict=verdict(overlap), collectives_left_out=left_out, notes=list(notes))
 
 
 def verdict(overlap: Overlap) -> str:

@@ -59,7 +59,6 @@ class Reader:
         self._position += 1
 
     def _next(self) -> str:
-        """Give the next character that means something; it stays where it is."""
         while True:
             separators = SEPARATORS.match(self._text, self._position)
             if separators:
@@ -71,7 +70,6 @@ class Reader:
             self._read_on()
 
     def _value(self) -> Json:
-        """Give the value that begins here; read on until all of it is there."""
         self._next()
         while True:
             try:

@@ -149,8 +149,6 @@ def _time(value: Json) -> float | None:
 
 
 class _Recording:
-    """Gathers what the events say; only intervals are kept of them."""
-
     def __init__(self) -> None:
         self.events = 0
         self.notes: list[str] = []
@@ -324,7 +322,6 @@ class Spans:
         return max(0.0, self._until(end) - self._until(start))
 
     def _until(self, moment: float) -> float:
-        """Measure all that lies before a moment."""
         position = bisect_right(self.starts, moment)
         if not position:
             return 0.0

@@ -233,6 +233,8 @@ def _names_of_allranks(launch: NodeLaunch) -> dict[str, str]:
     ours.update({variable_of(name): value for name, value in place.peers.items()})
     if launch.attempt.last_verdict:
         ours[names.LAST_VERDICT] = launch.attempt.last_verdict
+    if launch.attempt.former_world_size not in (0, launch.world_size):
+        ours[names.FORMER_WORLD_SIZE] = str(launch.attempt.former_world_size)
     if "PYTHONUNBUFFERED" not in place.forwarded:
         ours["PYTHONUNBUFFERED"] = "1"
     if spec.limits.pg_timeout is not None:

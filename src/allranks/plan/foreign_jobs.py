@@ -77,7 +77,6 @@ def _sbatch_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _options_of_slurm(script: BatchScript) -> list[str]:
-    """Turn directives into options of `run --slurm`."""
     words: list[str] = []
     options = dict(_sbatch_options(script.words))
     nodes = options.pop("--nodes", "").partition("-")[0]
@@ -94,7 +93,6 @@ def _options_of_slurm(script: BatchScript) -> list[str]:
 
 
 def _started(text: str) -> tuple[tuple[str, ...], bool]:
-    """Find the training command in a shell's text, and whether something starts it on all nodes."""
     starts = False
     found: tuple[str, ...] = ()
     for line in text.replace("\\\n", " ").splitlines():
@@ -212,7 +210,6 @@ def _of_kubernetes(kind: str, document: object) -> ForeignManifest:
 
 
 def _at(value: object, path: str) -> object:
-    """Follow a path of keys and places in lists; None where it leads nowhere."""
     for step in path.split():
         if isinstance(value, Mapping):
             value = value.get(step)
@@ -224,13 +221,11 @@ def _at(value: object, path: str) -> object:
 
 
 def _container(pod: object) -> Mapping[str, object]:
-    """Return a pod's first container; a trainer is one itself."""
     first = _at(pod, "containers 0") or pod
     return first if isinstance(first, Mapping) else {}
 
 
 def _command_of(container: Mapping[str, object]) -> tuple[str, ...]:
-    """Read command and args of a container: what a shell or mpirun in it starts, else its own words."""
     words = [str(word) for name in ("command", "args") for word in _list(container.get(name))]
     inner = [_started(word)[0] for word in words if " " in word]
     return next(filter(None, inner), ()) or _started(shlex.join(words))[0] or _literal((), words or [""])
@@ -243,7 +238,6 @@ def _list(value: object) -> Sequence[object]:
 
 
 def _gpus_of(container: Mapping[str, object]) -> str:
-    """Read the GPUs of a pod as --gpus takes them."""
     for place in ("resources limits", "resourcesPerNode limits"):
         limits = _at(container, place)
         for name, number in limits.items() if isinstance(limits, Mapping) else ():

@@ -2,10 +2,10 @@
 
 NCCL (src/misc/socket.cc, ncclFindInterfaces and findInterfaces; src/include/socket.h: MAX_IFS 16):
 NCCL_SOCKET_IFNAME, if longer than one character, is the whole answer. Else `ib*`; the subnet of
-NCCL_COMM_ID (one interface); anything but docker*, lo*, virbr*; docker*; lo*; virbr* (virbr from 2.28.9).
+NCCL_COMM_ID (one interface); anything but docker*, lo*; docker*; lo* (from 2.28.9 on virbr* comes last).
 `^` excludes and `=` is exact, both at the head of the list only (and `^=` is both). It walks
 getifaddrs(3): all IPv4 addresses in interface order, then all IPv6; interfaces must be RUNNING, ::1 and
-what NCCL_SOCKET_FAMILY excludes are skipped, a name counts once. RCCL is the same without virbr.
+what NCCL_SOCKET_FAMILY excludes are skipped, a name counts once. So does RCCL.
 
 Gloo in torch (torch/csrc/distributed/c10d/init.cpp and gloo/transport/tcp/device.cc): every name of
 GLOO_SOCKET_IFNAME (split at commas, no signs) must exist and have an address; unset, the address that
@@ -15,7 +15,7 @@ the node's own host name resolves to.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from allranks.findings import Finding, Where, unset
@@ -73,9 +73,12 @@ def is_host_local(name: str) -> bool:
 # -- NCCL's rule -----------------------------------------------------------------------------------
 
 
-def nccl_interfaces(facts: NodeFacts, environ: Mapping[str, str] | None = None, virbr: bool = True) -> tuple[str, ...]:
-    """List the interfaces that NCCL takes, the first of them for its bootstrap; empty: NCCL fails."""
-    settings = nccl_settings(facts) if environ is None else environ
+def nccl_interfaces(facts: NodeFacts) -> tuple[str, ...]:
+    """List the interfaces that NCCL takes, the first of them for its bootstrap; empty: NCCL fails.
+
+    It is the rule of before 2.28.9, by which virbr* counts as any other: where both agree a pin changes nothing.
+    """
+    settings = nccl_settings(facts)
     wanted = settings.get("NCCL_SOCKET_IFNAME", "")
     family = {"AF_INET": 4, "AF_INET6": 6}.get(settings.get("NCCL_SOCKET_FAMILY", ""))
     if len(wanted) > 1:
@@ -84,8 +87,7 @@ def nccl_interfaces(facts: NodeFacts, environ: Mapping[str, str] | None = None, 
     comm_id = settings.get("NCCL_COMM_ID", "")
     if not names and len(comm_id) > 1:
         names = _in_subnet_of(facts, comm_id)
-    stages = ("^docker,lo,virbr", "docker", "lo", "virbr") if virbr else ("^docker,lo", "docker", "lo")
-    for stage in stages:
+    for stage in ("^docker,lo", "docker", "lo"):
         names = names or _matching(facts, stage, family)
     return names
 
@@ -158,7 +160,6 @@ def _gloo_names(facts: NodeFacts) -> list[str]:
 def _judge_gloo(
     node: str, facts: NodeFacts, names: Sequence[str], proof: InterfaceProof, origins: Origins
 ) -> list[Finding]:
-    """Whether the user's GLOO_SOCKET_IFNAME can work on this node."""
     present = {local.name for local in local_addresses(facts)}
     running = {local.name for local in local_addresses(facts) if local.interface.running}
     setting = f"GLOO_SOCKET_IFNAME is {','.join(names)}, but"
@@ -217,8 +218,7 @@ def _choose_gloo(node: str, facts: NodeFacts, proof: InterfaceProof, origins: Or
 
 
 def _choose_nccl(node: str, facts: NodeFacts, proof: InterfaceProof, pin: bool, origins: Origins) -> InterfaceChoice:
-    """Choose by the older rule (virbr counts as any other): where both agree a pin changes nothing."""
-    taken = nccl_interfaces(facts, virbr=False)
+    taken = nccl_interfaces(facts)
     bad = [n for n in taken if n not in proof.passed and (n in proof.failed or is_host_local(n))]
     good = _pins(proof)
     speaker = who_speaks(facts)
@@ -256,7 +256,6 @@ def _left(text: str, speaker: str | None) -> tuple[str, ...]:
 def _nothing(
     node: str, facts: NodeFacts, taken: Sequence[str], speaker: str | None, origins: Origins
 ) -> tuple[Finding, ...]:
-    """Warn of a filter of the user's that matches no running interface."""
     if taken or speaker is None or not facts.interfaces:
         return ()
     message = f"{node}: {speaker} matches no running interface, so NCCL would not start there"

@@ -303,7 +303,6 @@ def _interface_behind(node: NodeFacts, result: AddressProbe, probes: Probes, mas
 
 
 def _ways_of_master(node: NodeFacts, master: str, probes: Probes, common: frozenset[str]) -> _Ways:
-    """Its interfaces by the addresses it offered."""
     ways = _Ways()
     for result in probes.get(master) or ():
         ways.add(_interface_behind(node, result, probes, master), result.address in common)
@@ -327,7 +326,7 @@ def _ways_of_other(
             name = on_link(node, result.address)
         ways.add(name, result.address in common)
     tried = {*ways.passed, *ways.failed}
-    for interface in nccl_interfaces(node, virbr=False):
+    for interface in nccl_interfaces(node):
         if interface not in tried and interface in (*at_master.passed, *at_master.failed):
             ways.add(interface, interface in at_master.passed)
     return ways

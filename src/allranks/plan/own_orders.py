@@ -99,11 +99,9 @@ class OwnOrders:
         return order
 
     def _known(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Pick those of the checks asked for that this node has."""
         return tuple(name for name in names if name in self._arguments.checks)
 
     def _launch(self, terms: StartTerms | None) -> NodeLaunch:
-        """Put together what ranks are started with here."""
         if terms is None:
             raise NotOurs("a start without terms")
         spec = self._spec_for(terms)
@@ -121,7 +119,6 @@ class OwnOrders:
         return NodeLaunch(spec, terms.world_size, self._node_plan(spec, terms), place, attempt, self._facts)
 
     def _spec_for(self, terms: StartTerms) -> RunSpec:
-        """Return this node's own settings for its program, or for the tests that it was started for."""
         spec = self._spec
         if terms.tests is None and not spec.launch.command:
             raise NotOurs("a training program on a node that was started to be looked at or tested")
@@ -132,7 +129,6 @@ class OwnOrders:
         return (of_a_stage(spec) if spec.tests.suite == "staged" else spec).changed(launcher="direct")
 
     def _node_plan(self, spec: RunSpec, terms: StartTerms) -> NodePlan:
-        """Plan this node's ranks, where both sides count them alike."""
         this = Node(terms.index_, "this", "this")
         wanted, why = ranks_of(spec, this, self._facts, terms.of)
         if terms.nproc != wanted:

@@ -112,7 +112,6 @@ def _launcher_of(launch: NodeLaunch) -> Launcher:
 
 
 def _rank_order(launch: NodeLaunch, process: PlannedProcess) -> RankOrder:
-    """Make the order for one process."""
     spec = launch.spec
     place = launch.place
     environment = rank_environment(launch, process)
@@ -140,7 +139,8 @@ def preload_of(launch: NodeLaunch) -> str:
 def keeps_template(launch: NodeLaunch) -> bool:
     """Tell whether a node keeps a process that imports for the next attempt."""
     attempt = launch.attempt
-    may_follow = attempt.number - attempt.repeats < launch.spec.recovery.retries
+    has_retry_left = attempt.number - attempt.repeats < launch.spec.recovery.retries
+    may_follow = has_retry_left or launch.spec.target.min_nodes is not None
     return may_follow and preload_of(launch) != "never"
 
 
@@ -160,7 +160,6 @@ def against_template(spec: RunSpec) -> str:
 
 
 def _filled(launch: NodeLaunch) -> NodeLaunch:
-    """Put this node's values into the placeholders of the command."""
     place = launch.place
     values = {"run": place.run, "output_dir": place.output_dir, "attempt": str(launch.attempt.number)}
     command = tuple(fill_roles(word, place.peers) for word in fill(launch.spec.launch.command, values))
@@ -186,7 +185,6 @@ def _programs_beside(launch: NodeLaunch, argv: tuple[str, ...]) -> str | None:
 
 
 def _error_files(launch: NodeLaunch, process: PlannedProcess, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Of the rank that a process is, or of those that it starts."""
     if process.per_rank:
         return (environment[ERROR_FILE],)
     return tuple(launch.place.files.error(rank, launch.attempt.number) for rank in launch.node.ranks)
@@ -216,7 +214,6 @@ def terms(launch: NodeLaunch) -> StartTerms:
 
 
 def _followed(launch: NodeLaunch) -> tuple[FollowedFile, ...]:
-    """Files that others write and that travel to the run directory."""
     place = launch.place
     files = place.files
     attempt = launch.attempt

@@ -61,3 +61,4 @@ class Attempt:
     repeats: int = 0
     tests: SuiteNodes | None = None
     last_verdict: str = ""
+    former_world_size: int = 0  # of the attempt before; 0: there was none

@@ -39,12 +39,12 @@ class SavedStep(NamedTuple):
         return f"{sentence} ({list_first([f'rank {rank} at step {step}' for rank, step in self.others.items()], 4)})"
 
 
-@omit_empty("decision", "first_step", "lost_steps", "saved")
+@omit_empty("decision", "first_step", "lost_steps", "saved", "left_out", "taken_in")
 class AttemptEnd(NamedTuple):
     """An attempt of the program, or of the collective tests, is over everywhere."""
 
     attempt: int = 0
-    outcome: str = ""  # done, failed, stopped; of the collective tests: tested, failed, stopped
+    outcome: str = ""  # done, failed, stopped, regrown; of the collective tests: tested, failed, stopped
     cause: Optional[str] = None
     culprit: Optional[Where] = None
     step: Optional[int] = None  # the culprit's, else the furthest
@@ -52,6 +52,8 @@ class AttemptEnd(NamedTuple):
     decision: Optional[str] = None  # what followed; None: it ran the collective tests
     reason: str = ""
     replaced: Tuple[Replacement, ...] = ()
+    left_out: Tuple[str, ...] = ()  # nodes that have no place in the next attempt
+    taken_in: Tuple[str, ...] = ()  # nodes that have one again
     verdict: Optional[Verdict] = None
     saved: Optional[SavedStep] = None
     first_step: Optional[int] = None  # of a further attempt: where it went on

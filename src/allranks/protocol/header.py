@@ -14,8 +14,9 @@ class AgentHeader(NamedTuple):
     """Start an agent (mode `agent`), or connect to the one that is there (`attach`).
 
     `run_tag` is the run tag of its processes; agents with the tags in `ends` are ended first. `engine`: the node is a
-    task of an engine's step, whose process (`holder`: pid and start) ends the agent with it. `checks`, `tests` and
-    `audit` say what is sent along, `files` name it. The node fills in `holder`, and where the session stood: `cwd`."""
+    task of an engine's step. What dials from the node (`holder`: pid and start) ends the agent with it. `checks`,
+    `tests` and `audit` say what is sent along, `files` name it. The node fills in `holder`, and where the session
+    stood: `cwd`."""
 
     mode: Annotated[str, one_of("agent", "attach")]
     uid: FileName

@@ -170,11 +170,15 @@ class ProbedMessage(NamedTuple):
 
 
 class ReadyMessage(NamedTuple):
-    """Whether a server is ready, and what it answered: a status, or why there is none."""
+    """Whether a server is ready, and what it answered: a status, or why there is none.
+
+    `is_there`: a program has the port, ready or not.
+    """
 
     ok: bool = False
     answer: Annotated[str, at_most(MOST_ANSWER)] = ""
     error: str = ""
+    is_there: bool = False
 
 
 class StartedMessage(NamedTuple):
@@ -229,11 +233,12 @@ class DrainedMessage(NamedTuple):
 
 @omit_none
 class StacksMessage(NamedTuple):
-    """Stack samples by rank (see agent.sample), and NCCL's word on the job."""
+    """Stack samples by rank (see agent.sample), and NCCL's word on the job. `asked` is the order's."""
 
     ranks: Mapping[int, JsonObject] = {}
     ras: Optional[str] = None
     error: str = ""
+    asked: int = 0
 
 
 class CountersMessage(NamedTuple):

@@ -242,10 +242,16 @@ class EndOrder(NamedTuple):
 
 
 class StacksOrder(NamedTuple):
-    """Sample the stacks of ranks; `ask`: look or dump, what their flight recorders are asked for."""
+    """Sample the stacks of ranks; `ask`: what their flight recorders are asked for (agent/sample.py).
+
+    `asked` counts the questions of people, 0: the gang's own. Such a look signals no rank. `native`: stop them for the
+    frames below Python.
+    """
 
     ranks: Ranks = ()
-    ask: Annotated[str, one_of("", "look", "dump")] = ""
+    ask: Annotated[str, one_of("", "look", "see", "dump")] = ""
+    asked: Annotated[int, within(0, 1 << 53)] = 0
+    native: bool = False
 
 
 class CountersOrder(NamedTuple):

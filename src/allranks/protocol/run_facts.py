@@ -165,7 +165,7 @@ class NodeBack(NamedTuple):
 class NodeLost(NamedTuple):
     """Nothing was heard from it for the whole lease: its agent, if it lives, ends its ranks by itself.
 
-    `hung_up`: its connection was closed from there, and no other came.
+    `hung_up`: its connection was closed from there, and no other came. Where its host answers, that is known sooner.
     """
 
     last_heard: float = 0.0  # unix seconds
@@ -188,6 +188,31 @@ class NodeReplaced(NamedTuple):
     """A hot spare has taken its place."""
 
     by: str
+
+
+class NodeLeft(NamedTuple):
+    """The node has no place in the attempts that follow, until it is taken in again."""
+
+    why: str = ""
+
+
+class NodeTakenIn(NamedTuple):
+    """The node, which stood by, has a place again."""
+
+
+class RegrowBegun(NamedTuple):
+    """The attempt ends, so that nodes that stand by get a place: these."""
+
+    nodes: Tuple[str, ...] = ()
+
+
+class WorldChanged(NamedTuple):
+    """An attempt has another number of nodes or ranks than the one before."""
+
+    nodes: int = 0
+    most: int = 0  # nodes that were asked for
+    world_size: int = 0
+    former: int = 0  # world size
 
 
 class SpareReady(NamedTuple):
@@ -487,6 +512,10 @@ Fact = Union[
     NodeReachedAgain,
     NodeAwaited,
     NodeReplaced,
+    NodeLeft,
+    NodeTakenIn,
+    RegrowBegun,
+    WorldChanged,
     NodeFactsKept,
     NodesChecked,
     EndedMessage,
@@ -551,6 +580,10 @@ KINDS: Dict[str, Type[Fact]] = {
     "node-anew": NodeReachedAgain,
     "node-awaited": NodeAwaited,
     "node-replaced": NodeReplaced,
+    "node-left": NodeLeft,
+    "node-taken-in": NodeTakenIn,
+    "regrow": RegrowBegun,
+    "world": WorldChanged,
     "facts": NodeFactsKept,
     "looked": NodesChecked,
     "node-clean": EndedMessage,

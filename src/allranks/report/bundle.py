@@ -80,7 +80,6 @@ class Bundle:
         self.contents.append(BundledFile(name, size, cut))
 
     def _safe(self, name: str) -> str:
-        """Make a path below the folder that no tool takes for anything else, and that no other file has."""
         words = [_UNSAFE.sub("_", word).strip(".-")[:100] for word in self.redactor.text(name, "names").split("/")]
         base = "/".join(word for word in words if word) or "file"
         unique = base
@@ -138,7 +137,6 @@ def _json_lines(redactor: Redactor, file: IO[bytes], entry: IO[bytes], name: str
 def _text(
     redactor: Redactor, file: IO[bytes], size: int, entry: IO[bytes], name: str, budget: int, telling: Iterable[str]
 ) -> bool:
-    """Whole, or beginning, telling lines and end."""
     if size <= budget:
         stream = redactor.stream(name)
         for data in _chunks(file, size):

@@ -9,6 +9,7 @@ from allranks.findings import Finding
 from allranks.preflight.check import Check
 from allranks.preflight.judge import ORDER
 from allranks.preflight.rank_network import NetworkSetting
+from allranks.protocol.codec import omit_empty
 from allranks.text import count_of, group, join_names
 
 from .terminal import BAD, DIM, GOOD, UNSURE, WARN, paint
@@ -118,8 +119,12 @@ def grouped(explained: Mapping[str, Sequence[Sequence[str]]]) -> list[tuple[str,
     return [(join_names(nodes) if len(nodes) > 1 else nodes[0], list(rows)) for rows, nodes in groups.items()]
 
 
+@omit_empty("role")
 class CheckReport(NamedTuple):
-    """What `check --json` prints; `covered` says which pairs were tried, `settings` are those of the ranks by node."""
+    """What `check --json` prints; `covered` says which pairs were tried, `settings` are those of the ranks by node.
+
+    `role`: the part of a run whose nodes these are. Each role has a document of its own.
+    """
 
     run: str
     directory: str | None
@@ -128,3 +133,4 @@ class CheckReport(NamedTuple):
     table: Rows
     covered: str | None
     settings: Mapping[str, Sequence[NetworkSetting]]
+    role: str = ""

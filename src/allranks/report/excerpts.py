@@ -100,7 +100,6 @@ def _kept(parts: Iterable[LogPart]) -> Iterator[tuple[int, bytes]]:
 
 
 def _telling(lines: Iterable[tuple[int, bytes]], within: range, most: int) -> list[Piece]:
-    """Choose the first and the last telling lines, `most` in all; lines that follow one another are one piece."""
     chosen = [(number, raw) for number, raw in lines if number in within]
     if len(chosen) > most:
         chosen = chosen[: most // 2] + chosen[-(most - most // 2) :]

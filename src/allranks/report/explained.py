@@ -63,6 +63,11 @@ STATES = {
     "unfit": StateMeaning(
         "a spare", "a check has failed on it, so it takes no node's place", "`allranks check` says which."
     ),
+    "away": StateMeaning(
+        "a node",
+        "it is lost or did not come, the others go on, and it is reached again for as long as the run lasts",
+        "It gets its place back as --regrow says. `allranks check` says why it cannot be reached.",
+    ),
     "replaced": StateMeaning("a node", "a spare has taken its place"),
     "waiting": StateMeaning("a rank", "it has not been started yet"),
     "started": StateMeaning("a rank", "its process is there, and it is in no process group yet"),

@@ -141,7 +141,6 @@ class Folder:
             self._show_soon(who, line, now)
 
     def _add_late(self, now: float, is_end: bool = False) -> None:
-        """Add the tracebacks whose last line has not come."""
         if self._shortener is not None:
             for who, text in self._shortener.due(now, is_end):
                 self._show_soon(who, text, now)

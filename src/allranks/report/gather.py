@@ -81,7 +81,6 @@ def evidence_files(run: RunDirectory) -> list[Path]:
 
 
 def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
-    """Read the beginning of each file of the evidence, at most TEXT bytes."""
     texts = [path for path in evidence_files(run) if path.name != PROGRESS]
     for path in texts[:MOST_TEXTS]:
         try:
@@ -114,7 +113,6 @@ def related(run: RunDirectory) -> list[Path]:
 
 
 def _about(path: Path) -> tuple[str, tuple[str, ...], float]:
-    """Return suite, nodes and time of a run directory; the suite is empty for a run that is not a test."""
     beside = RunDirectory(path)
     result = beside.read_result()
     if isinstance(result, SuiteResult) and result.suite:

@@ -82,7 +82,6 @@ class OutputView(View):
             self.screen.show(lines, self._table)
 
     def _finish(self, lines: list[str]) -> None:
-        """Remove the table, and write the last lines below all that has waited."""
         self._table = []
         self._paused = False
         last = map(self._coloured, lines)

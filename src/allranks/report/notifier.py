@@ -34,6 +34,7 @@ WARNINGS = (
     "slow-link",
     "mtu-or-packet-loss",
     "data-not-split",
+    "metric-rule",
 )  # findings of a run that goes on
 SECONDS = 30  # for one notification, over all addresses
 PATIENCE = 20.0  # seconds at the end of a run for those that are on their way

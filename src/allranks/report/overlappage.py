@@ -89,7 +89,6 @@ def overlap_page(document: OverlapDocument) -> str:
 
 
 def _summary(document: OverlapDocument) -> str:
-    """Write `4 traces, 8 steps of ranks, on GPU; …`."""
     devices = " and ".join(sorted({rank.device.upper() for rank in document.ranks}))
     traces = count_of(len(document.ranks), "trace")
     return f"{traces}, {count_of(document.steps, 'step')} of ranks, on {devices}, times are means of a rank's step"

@@ -119,7 +119,6 @@ def _duration(seconds: float | None) -> str:
 
 
 def _nodes(run: RunDocument, status: StatusDocument) -> tuple[dict[str, NodePlan], dict[str, str]]:
-    """Give nodes with the ranks that they have, and names of those listed by address."""
     nodes: dict[str, NodePlan] = {}
     aliases = {}
     for entry in run.nodes:

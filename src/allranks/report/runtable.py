@@ -36,7 +36,6 @@ def _cells(run: RunBrief, now: float) -> tuple[str, ...]:
 
 
 def _verdict(run: RunBrief) -> str:
-    """Write the verdict in a line; of a run without a controller what can be done."""
     if run.state == ORPHANED:
         return "its controller has ended. `allranks attach` takes it over, `allranks stop` ends it"
     if run.verdict is None or not run.verdict.message:

@@ -26,12 +26,15 @@ from allranks.protocol.run_facts import (
     LauncherPaused,
     NodeAwaited,
     NodeBack,
+    NodeLeft,
     NodeLost,
     NodeReachedAgain,
     NodeReplaced,
     NodeSilent,
+    NodeTakenIn,
     OutputDropped,
     PlainNote,
+    RegrowBegun,
     RetryDecided,
     RoleReady,
     SaveAgreed,
@@ -43,11 +46,22 @@ from allranks.protocol.run_facts import (
     StepsResumed,
     SuitePassed,
     TreeListed,
+    WorldChanged,
     on,
 )
 from allranks.runs.documents import TEMPORARY, Left, NodeEntry, OpenedRole, ResultDocument, RunOpened
 from allranks.settings.secrets import redact_text
-from allranks.text import count_of, cut, format_duration, format_ranks, format_size, list_first, name_with, plural
+from allranks.text import (
+    count_of,
+    cut,
+    format_duration,
+    format_ranks,
+    format_size,
+    join_words,
+    list_first,
+    name_with,
+    plural,
+)
 
 from .ledgerwords import goodput_line
 from .terminal import one_line
@@ -298,6 +312,15 @@ def _ready_line(stamped: Stamped[RoleReady]) -> str | None:
     return f"ready after {stamped.fact.seconds:.1f} s: {stamped.fact.test} ({stamped.fact.answer})"
 
 
+def _world_line(stamped: Stamped[WorldChanged]) -> str:
+    world = stamped.fact
+    nodes = f"{world.nodes} of {count_of(world.most, 'node')}: {count_of(world.world_size, 'rank')}"
+    if not world.former:
+        return f"world     the run starts with {nodes}"
+    change = f"{world.former} before, so a global batch is {world.world_size / world.former:.0%} of what it was"
+    return f"world     attempt {stamped.attempt} goes on with {nodes} ({change}, unless your program keeps it)"
+
+
 def _finding_line(stamped: Stamped[Finding]) -> str:
     return finding_line(stamped.fact)
 
@@ -330,6 +353,10 @@ _WRITERS: dict[type, Callable[[Stamped[Any]], str | None]] = dict(
         on(NodeLost, lambda stamped: f"{stamped.node} is lost: nothing heard for the whole lease"),
         on(SpareReady, lambda stamped: f"spare     {stamped.node} is ready"),
         on(NodeReplaced, lambda stamped: f"{stamped.fact.by} takes the place of {stamped.node}"),
+        on(NodeLeft, lambda stamped: f"{stamped.node} has no place: {one_line(stamped.fact.why)}"),
+        on(NodeTakenIn, lambda stamped: f"{stamped.node} has a place again"),
+        on(RegrowBegun, lambda stamped: f"regrow    the attempt ends for {join_words(stamped.fact.nodes)}"),
+        on(WorldChanged, _world_line),
         on(NodeAwaited, _awaited_line),
         on(NodeReachedAgain, lambda stamped: f"reaching {stamped.node} again"),
         on(TreeListed, _tree_line),
@@ -483,7 +510,8 @@ def _role_lines(result: ResultDocument) -> list[str]:
     lines = []
     for name, role in result.roles.items():
         failed = [attempt for attempt in role.attempts if attempt.outcome == "failed"]
-        if failed and name != main:
+        is_said = len(role.attempts) == 1 and result.verdict is not None and result.verdict.finding.where.role == name
+        if failed and name != main and not is_said:
             lines += [f"{name}: {_attempt(attempt)}" for attempt in role.attempts]
     return lines
 

@@ -33,6 +33,7 @@ STATE_STYLES = {
     "unreachable": BAD,
     "killed": BAD,
     "silent": WARN,
+    "away": WARN,
     "unfit": WARN,
     "orphaned": WARN,
 }

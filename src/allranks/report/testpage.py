@@ -48,7 +48,6 @@ test_page.__test__ = False  # type: ignore[attr-defined]  # for pytest
 
 
 def _summary(result: SuiteResult) -> str:
-    """Write `suite sync; 4 ranks on 2 nodes; exit 0`."""
     parts = []
     if result.suite:
         parts.append(f"suite {result.suite}")

@@ -25,10 +25,12 @@ from allranks.protocol.run_facts import (
     HangSuspected,
     NodeBack,
     NodeConnecting,
+    NodeLeft,
     NodeLost,
     NodeReady,
     NodeReplaced,
     NodeSilent,
+    NodeTakenIn,
     RankInitialised,
     Stamped,
     SuitePassed,
@@ -62,6 +64,8 @@ OF_THE_RUN: dict[type, str] = {
     HangConcluded: "hang",
     ControllerAttached: "launcher attached",
     NodeReplaced: "node replaced",
+    NodeLeft: "node has no place",
+    NodeTakenIn: "node has a place again",
 }
 
 

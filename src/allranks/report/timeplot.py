@@ -187,7 +187,6 @@ def _gap(scale: Scale, start: float, end: float) -> Gap:
 
 
 def _ticks(times: Sequence[float], start: float, scale: Scale) -> list[GridLine]:
-    """Label the axis at events, as far apart as they can be read."""
     ticks: list[GridLine] = []
     for t in times:
         x = scale.at(t)

@@ -307,7 +307,6 @@ def _node_badness(node: NodeStatus) -> int:
 
 
 def _lateness(node: NodeStatus) -> float:
-    """Return the seconds of the rank that comes latest; 0 where none is known."""
     return max((rank.lateness_s or 0.0 for rank in node.ranks), default=0.0)
 
 

@@ -65,7 +65,6 @@ def in_child(work: Callable[[], Result], seconds: float) -> Result:
 
 
 def _read(pipe: int, seconds: float) -> bytes:
-    """All that comes until the other end is closed."""
     ends = time.monotonic() + seconds
     parts: list[bytes] = []
     readable = select.poll()  # select(2) takes no descriptor above 1023, and a controller of 400 nodes has more

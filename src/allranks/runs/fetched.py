@@ -54,7 +54,6 @@ class Landing:
 
     @contextlib.contextmanager
     def _directory(self, parts: list[str], makes: bool) -> Iterator[int]:
-        """Open the directory of a file, name by name; raise OSError, also for a link on the way."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         if makes:
             self._top.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -98,7 +98,6 @@ def _judge(run: RunDirectory, progress: Progress | None, read: Reader) -> Verdic
 
 
 def _lease_ended(ended: LeaseEnd) -> Verdict:
-    """Say that the controller ended and its ranks by their lease; what nodes have kept comes with `attach`."""
     cause = CAUSES["controller-ended"]
     message = f"the controller (allranks run) ended at {utc(ended.controller_t)}, before the run did, and no other "
     message += f"took it over: the lease had ended the ranks by {utc(ended.ranks_t)}"

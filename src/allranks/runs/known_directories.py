@@ -74,7 +74,6 @@ def _newest(paths: Iterable[str]) -> Sequence[str]:
 
 
 def _read(file: Path) -> bytes:
-    """Read the list; raise OSError where it cannot be read."""
     try:
         with open_regular(file) as stream:
             return stream.read(SIZE_LIMIT)

@@ -168,7 +168,6 @@ Span = tuple[Path, int, int]
 
 
 def _spans(path: Path) -> list[Span]:
-    """Cut a file into parts; a compressed one is one part."""
     size = _size(path)
     step = max(size, 1) if path.suffix.lower() == ".gz" else PART
     return [(path, start, min(start + step, size)) for start in range(0, max(size, 1), step)]
@@ -380,7 +379,6 @@ def read_dumps(files: Iterable[Path]) -> FlightDumps:
 
 
 def _read(path: Path, data: bytes, most: int) -> Recording:
-    """Read one dump. Raise DecodeError for what is none, or is larger than `most` bytes."""
     if len(data) > most:
         raise DecodeError(f"expected a dump of at most {most} bytes")
     rank = _rank_of(path)

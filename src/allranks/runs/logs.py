@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from allranks.protocol.frames import (
@@ -53,6 +53,7 @@ class LogWriter:
         self._indexed: dict[tuple[int, Stream], float] = {}
         self._bases: dict[tuple[int, Stream], int] = {}  # where in its file a stream begins, if not at 0
         self._newcomers: set[int] = set()
+        self._holders: dict[int, int] = {}  # the node that has a rank, by their numbers
         self._gaps: Counter[int] = Counter()  # bytes by node
         self.failure = ""  # why the last write that failed did
 
@@ -127,21 +128,39 @@ class LogWriter:
         self._indexed[key] = now
         note(self._run.log_path(node_index, node_name, *stream), now, offset)
 
-    def continue_on(self, node_index: int, node_name: str, is_new_agent: bool) -> None:
-        """Go on with ranks of another node, or of another agent (`is_new_agent`).
-
-        What it sends of a file that is there already comes after what is in it.
-        """
+    def begin_anew(self, node_index: int, node_name: str) -> None:
+        """Go on with another agent of a node: what it sends of a file that is there comes after what is in it."""
         self._newcomers.add(node_index)
-        kinds = (*SHARED, NODE_LOG) if is_new_agent else SHARED
-        for key in [k for k in self.ends if k[0] == node_index and k[1].kind in kinds]:
+        for key in [k for k in self.ends if k[0] == node_index and k[1].kind in (*SHARED, NODE_LOG)]:
             del self.ends[key]
             self._bases.pop(key, None)
             if key in self._open:
                 os.close(self._open.pop(key).fd)
-        if is_new_agent:
-            stream = Stream(NODE_LOG, 0, 0)
-            self._begin_at(node_index, stream, size_of(self._run.log_path(node_index, node_name, *stream)))
+        stream = Stream(NODE_LOG, 0, 0)
+        self._begin_at(node_index, stream, size_of(self._run.log_path(node_index, node_name, *stream)))
+
+    def deal(self, ranks: Mapping[int, Iterable[int]]) -> None:
+        """Know which ranks each node has in an attempt, by its index.
+
+        What a node sends of a rank that another one had comes behind what is there: the file is one for all attempts.
+        """
+        holders = {rank: index for index, own in ranks.items() for rank in own}
+        for rank, index in holders.items():
+            if self._holders.get(rank, index) != index:
+                for kind in SHARED:
+                    self._go_on_behind(index, Stream(kind, rank, 0))
+        self._holders.update(holders)
+
+    def _go_on_behind(self, node_index: int, stream: Stream) -> None:
+        """Begin behind all that a file has, with what is new of a node that may have written to it before."""
+        key = (node_index, stream)
+        path = self._run.log_path(node_index, "", *stream)
+        end = size_of(path)
+        sent = self.ends.get(key, 0) - self._bases.get(key, 0)
+        if key in self._open:
+            os.close(self._open.pop(key).fd)
+        self.ends[key] = end
+        self._begin_at(node_index, stream, end - sent)
 
     def _begin_at(self, node_index: int, stream: Stream, base: int) -> None:
         """Let a stream begin behind what its file has, and note that for a controller that takes over."""

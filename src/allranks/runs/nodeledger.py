@@ -190,7 +190,6 @@ def remembered(records: Iterable[NodeRecord], now: float) -> list[RememberedNode
 
 
 def _shared_machines(records: Iterable[NodeRecord]) -> set[str]:
-    """Return the machine keys that several host names had within one run."""
     names: dict[tuple[str, float, str], set[str]] = {}
     for record in records:
         names.setdefault((record.run, record.t, record.machine), set()).add(record.hostname or record.name)

@@ -144,7 +144,6 @@ def _start_of_last_lines(path: Path, begin: int, count: int) -> int:
 
 
 def _pieces_from_the_end(path: Path, begin: int) -> Iterator[tuple[int, int]]:
-    """Cut what a file has from `begin` on into pieces, the last first; a hole is in none."""
     try:
         with open_regular(path) as file:
             ranges = [(max(start, begin), end) for start, end in data_ranges(file.fileno()) if end > begin]

@@ -83,7 +83,6 @@ def make_incident(run: RunDirectory, facts: Iterable[Stamped[Fact]], nodes: Atte
 
 
 def _complete(run: RunDirectory, end: RankEnd, nodes: AttemptNodes) -> RankEnd:
-    """With its error file, and where it failed the ends of its log and metrics."""
     if end.fact.error is None:
         end = replace(end, fact=end.fact._replace(error=read_error(run, nodes.number, end.rank)))
     if end.fact.code == 0:
@@ -93,7 +92,6 @@ def _complete(run: RunDirectory, end: RankEnd, nodes: AttemptNodes) -> RankEnd:
 
 
 def _read_log(run: RunDirectory, index: int, end: RankEnd, attempt: int) -> tuple[str, str, Document | None]:
-    """Beginning and end of a rank's log, and the last row of its metrics."""
     log = run.log_path(index, end.node, RANK_LOG, end.rank, attempt)
     metrics = _last_row(_read_end(run.log_path(index, end.node, METRICS, end.rank, attempt)))
     if log.exists():

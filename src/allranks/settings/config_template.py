@@ -55,7 +55,6 @@ def _line(row: SettingRow, values: dict[str, str]) -> str:
 
 
 def _toml(row: SettingRow) -> str:
-    """Write the default as TOML."""
     if isinstance(row.default, bool):
         return str(row.default).lower()
     if isinstance(row.default, int) and row.parser.write is str:

@@ -43,7 +43,6 @@ def to_document(spec: RunSpec) -> dict[str, Json]:
 
 
 def _shown_role(role: Role) -> dict[str, Json]:
-    """Return a role as a document has it, without secrets."""
     shown: dict[str, Json] = dict(encode(role))
     shown["env"] = redact_env(role.env)
     shown["command"] = redact_argv(role.command)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import enum
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..cluster.names import show
 from ..errors import ConfigError, UsageError
@@ -37,7 +37,7 @@ from .roles import read_role_lines, read_roles, settled
 from .runspec import Role, RunSpec
 from .secrets import redact_text
 from .table import OPTION_ONLY, RENDERERS, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
-from .tools import choose_launcher, node_rank_in, read_tool
+from .tools import choose_launcher, node_rank_in, range_of_nodes, read_tool
 from .variables import OF_THE_RUN, RESERVED, read_variables
 from .wrappers import Peeled, peel, refuse_unknown_words
 
@@ -59,7 +59,7 @@ _OURS_ALONE = ("--hang-timeout", "--hosts", "--k8s", "--nproc", "--nproc-per-nod
 _NAME_NODES = ("--hosts", "--k8s", "--sky", "--slurm")
 
 
-NOT_WITH_ROLES = ("audit_data", "launcher", "master_port", "retries", "spares", "sync", "test")
+NOT_WITH_ROLES = ("audit_data", "launcher", "master_port", "min_nodes", "retries", "spares", "sync", "test")
 
 
 class Layer(enum.IntEnum):
@@ -130,14 +130,13 @@ def resolve(
     if cluster is not None:
         items += _file(cluster.keys, cluster.source, cluster.layer)
     peeled = _peeled(items)
+    items += _pasted_range(peeled.command)
     environ = {**environ, **peeled.env}
     items = [*_environment(peeled.env), *items]
-    values_by_field = _collect(sorted(items, key=lambda item: item[1].layer))
+    values_by_field = _collect(items)
     notes: list[str] = []
     chosen = _targets(values_by_field, notes)
-    values: dict[str, Json] = {}
-    for field, candidates in chosen.items():
-        values[field] = _merge(field, candidates, notes)
+    values = {field: _merge(field, candidates, notes) for field, candidates in chosen.items()}
     if "pg_timeout" in chosen:
         values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer is Layer.OPTION
     tables, tables_source = _tables((config, config_source), cluster, (user_config, user_source))
@@ -148,6 +147,7 @@ def resolve(
         values["command"] = peeled.command
     notes += _misplaced(values)
     env = {**variables.env, **{name: value for name, value in peeled.env.items() if name not in OF_THE_RUN}}
+    _refuse_changing_world(values)
     spec = RunSpec.of(**values, env=env, forward=tuple(name for name in variables.forward if name not in env))
     roles = _roles(values, tables.get(ROLES), tables_source, peeled)
     if roles:
@@ -192,6 +192,31 @@ def _roles(values: Mapping[str, Json], tables: Json, source: str, peeled: Peeled
         if values.get(name):
             raise UsageError(f"{option_name(name)} is of a run with one role. {source} has several")
     return roles
+
+
+def _refuse_changing_world(values: Mapping[str, Json]) -> None:
+    """Raise UsageError for a number of nodes that may change where the engine keeps one number."""
+    least = values.get("min_nodes")
+    if least is None:
+        return
+    elsewhere = [name for name in ("slurm", "k8s", "sky", "node_rank") if values.get(name) not in (None, False)]
+    if elsewhere:
+        where = "join" if elsewhere == ["node_rank"] else option_name(elsewhere[0])
+        raise UsageError(
+            f"a number of nodes that may change (--nodes MIN:MAX) is for --hosts and --local. With {where} a run has "
+            "one number: --nodes N, and --retries N starts again after a failure"
+        )
+    most = values.get("nodes")
+    if isinstance(most, int) and isinstance(least, int) and least > most:
+        raise UsageError(f"--min-nodes {least} is more than --nodes {most}. Set --nodes {most}:{least}")
+
+
+def _pasted_range(command: Sequence[str]) -> Iterator[tuple[str, _Given]]:
+    """Yield the range of a pasted `torchrun --nnodes MIN:MAX`, which becomes the run's."""
+    nodes = range_of_nodes(command)
+    if nodes:
+        written = f"torchrun --nnodes {nodes}"
+        yield "nodes", _Given(nodes, written, written, Layer.USER, UsageError)
 
 
 def _peeled(items: Sequence[tuple[str, _Given]]) -> Peeled:
@@ -308,11 +333,23 @@ def _close(word: str, names: list[str]) -> str:
 
 
 def _collect(items: Iterable[tuple[str, _Given]]) -> dict[str, list[_Given]]:
-    """For each field that is set at all, its values from the strongest source to the weakest."""
     by_field: dict[str, list[_Given]] = {}
-    for field, item in items:
+    for field, item in sorted(items, key=lambda item: item[1].layer):
         by_field.setdefault(field, []).append(item)
+    _split_ranges(by_field)
     return by_field
+
+
+def _split_ranges(by_field: dict[str, list[_Given]]) -> None:
+    """Make two values of `--nodes MIN:MAX`. Of a weaker source the range says nothing of the fewest nodes."""
+    for index, given in enumerate(by_field.get("nodes", [])):
+        if not isinstance(given.value, str) or ":" not in given.value:
+            continue
+        least, _, most = given.value.partition(":")
+        by_field["nodes"][index] = replace(given, value=most)
+        if index == 0:
+            bounds = [*by_field.get("min_nodes", []), replace(given, value=least)]
+            by_field["min_nodes"] = sorted(bounds, key=lambda bound: bound.layer)
 
 
 def _options(options: Mapping[str, Json]) -> Iterator[tuple[str, _Given]]:
@@ -350,7 +387,6 @@ def _option_label(field: str, value: Json) -> str:
 
 
 def _toml(value: Json) -> str:
-    """Return a value about as TOML writes it, for a note; of lists and tables nothing."""
     if isinstance(value, bool):
         return " = " + str(value).lower()
     if isinstance(value, str):
@@ -415,7 +451,6 @@ def _read(field: str, entry: _Given) -> Json:
 
 
 def _differs(field: str, entry: _Given, value: Json, lenient: bool) -> bool:
-    """Tell whether an overridden entry says anything else than `value`; a lenient one may be nonsense."""
     try:
         return _read(field, entry) != value
     except UsageError:
@@ -445,14 +480,13 @@ def _taken(chosen: Mapping[str, _Given]) -> Iterator[str]:
 
 
 def _remarks(values: Mapping[str, Json], environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield remarks on what is set to no use, though nothing overrides it."""
     rank = environ.get("NODE_RANK", "").strip()
     if rank and "node_rank" not in values:
         yield f"NODE_RANK={rank} is ignored: node ranks follow the order of the host list"
     port = values.get("master_port")
     if isinstance(port, int) and 0 < port < 1024:
         yield f"master port {port} is below 1024: only root can listen on it"
-    if not values.get("retries") and values.get("spares"):
+    if not values.get("retries") and not values.get("min_nodes") and values.get("spares"):
         yield f"--spares {values['spares']} without --retries: no attempt would use them. Set --retries 1 or more"
     if not values.get("retries") and values.get("on_hang") == "restart":
         yield "--on-hang restart without --retries only stops. Set --retries 1 or more"

@@ -24,6 +24,7 @@ from ..text import (
     parse_duration,
     parse_size,
 )
+from .failrules import read_rule
 
 Read = Callable[[Json], Json]
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -261,6 +262,13 @@ def _read_pattern(value: Json) -> Json:
     return value
 
 
+def _read_fail_rule(value: Json) -> Json:
+    rule = read_rule(str(text("a rule").read(value)))
+    if rule.pattern:
+        _read_pattern(rule.pattern)
+    return value
+
+
 def _read_role_command(value: Json) -> Json:
     """Read a line as a shell would, without running one, or a list of words."""
     expected = 'a line such as "python serve.py --port 8000", or a list of words'
@@ -341,6 +349,7 @@ HOST = Parser(_read_host, "HOST")
 NETWORKS = Parser(_read_networks, "CIDR")
 GPUS = Parser(_read_gpus, _GPUS.metavar)
 PATTERN = Parser(_read_pattern, "REGEX")
+FAIL_RULE = Parser(_read_fail_rule, "RULE")
 _NOTICE_NAMES = several(
     matching(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", "", "NAME"),
     "names of entries of [notify], or of variables that hold a URL",

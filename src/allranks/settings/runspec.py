@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 
 from ..cluster.hostlist import MAX_HOSTS
 from ..protocol.jsontext import Json
+from .failrules import EXPECTED as EXPECTED_RULES
 from .parsers import (
     CLUSTER_NAME,
     CONTAINER,
+    FAIL_RULE,
     FLAG,
     GPUS,
     HOST,
@@ -92,8 +94,17 @@ class Target:
     sbatch: tuple[str, ...] = setting((), several(text("", "OPTIONS"), "options of sbatch such as --time=1:00:00"),
         "further options of sbatch", "run render", example='["--time=1:00:00", "--gres=gpu:8"]', engines=("slurm",),
         may_begin_with_dash=True, panel=SLURM, common="render")
-    nodes: int | None = setting(None, NODE_COUNT, "number of nodes: the first N hosts, or how many to ask for",
+    nodes: int | None = setting(None, NODE_COUNT,
+        "number of nodes: the first N hosts, or how many to ask for. MIN:MAX may change",
         _ALL + " clean exec", "--nodes --nnodes -N", example="4", variables=("NNODES",), common=_ALL + " clean")
+    min_nodes: int | None = setting(None, NODE_COUNT,
+        "fewest nodes to start or go on with, as --nodes MIN:MAX sets it", "run", example="2")
+    gather_timeout: float = setting(30.0, duration(0),
+        "time in which missing nodes may come before a run with --min-nodes starts without them", "run",
+        example='"30s"')
+    regrow: str = setting("save", choice("save", "now", "never"),
+        "when nodes that are back get a place: once ranks have saved, at once, or after a failure", "run",
+        example='"now"')
     k8s: bool = setting(False, FLAG, "pods of a Kubernetes cluster, through kubectl", "run", common="run")
     sky: bool = setting(False, FLAG, "machines that SkyPilot finds", "run", common="run")
     node_rank: int | None = setting(None, whole_number(0, MAX_HOSTS - 1),
@@ -295,6 +306,9 @@ class Recovery:
     avoid: bool = setting(False, FLAG,
         "put nodes that earlier runs suspect at the end of the list, where spares come from", "run")
     on_hang: str = setting("stop", choice("stop", "report", "restart"), "what to do about a hang", _TRAIN)
+    fail_on: tuple[str, ...] = setting((), several(FAIL_RULE, EXPECTED_RULES),
+        "rule for metrics, steps and output that ends the run, such as 'loss=nan'", _TRAIN, example="['loss=nan']")
+    on_rule: str = setting("stop", choice("stop", "warn"), "what to do where a rule of --fail-on holds", _TRAIN)
     preload: str = setting("auto", choice("never", "retries", "auto", "torch"),
         "which ranks come from a process that has imported once a node (--no-preload: never)", "run render join",
         switches="--no-preload=never")
@@ -384,6 +398,11 @@ class RunSpec:
             by_group.setdefault(GROUP_OF[name], {})[name] = value
         replace: Callable[..., RunSpec] = dataclasses.replace  # a group, or the whole
         return replace(self, **{group: replace(getattr(self, group), **new) for group, new in by_group.items()})
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether an attempt may follow on one that has failed."""
+        return self.recovery.retries > 0 or self.target.min_nodes is not None
 
     def with_roles(self, roles: tuple[Role, ...]) -> RunSpec:
         """Return a copy with these roles."""

@@ -172,22 +172,25 @@ def choose_launcher(command: Sequence[str], launcher: str | None) -> tuple[str, 
 
 
 def _refuse_elastic(tool: Tool) -> None:
-    """UsageError where the tool is asked to train on a changing number of nodes: a gang has one size.
-
-    `torchrun --nnodes MIN:MAX` (torch/distributed/run.py, parse_min_max_nnodes), `deepspeed --elastic_training`.
-    """
-    nodes = tool.value("nnodes") if tool.name == "torchrun" else None
-    least, colon, most = (nodes or "").partition(":")
-    if colon and least != most:
-        written = f"--nnodes {nodes}"
-    elif tool.name == "deepspeed" and tool.has("elastic_training"):
-        written = "--elastic_training"
-    else:
+    """UsageError where deepspeed is asked to train on a changing number of nodes by itself (--elastic_training)."""
+    if tool.name != "deepspeed" or not tool.has("elastic_training"):
         return
     raise UsageError(
-        f"{' '.join(tool.head)} {written} trains on a changing number of nodes, and a run of allranks has one number. "
-        f"Leave {written} out. --nodes N is the number, and --retries N starts again after a failure"
+        f"{' '.join(tool.head)} --elastic_training trains on a changing number of nodes by itself, and allranks "
+        "decides that\nhint: leave it out. --nodes MIN:MAX starts again with the nodes that are there"
     )
+
+
+def range_of_nodes(command: Sequence[str]) -> str:
+    """Return MIN:MAX of a pasted `torchrun --nnodes MIN:MAX` (torch/distributed/run.py, parse_min_max_nnodes)."""
+    tool = read_tool(command)
+    if tool is None or tool.name != "torchrun":
+        return ""
+    nodes = tool.value("nnodes") or ""
+    least, colon, most = nodes.partition(":")
+    if not colon or least == most:
+        return ""
+    return nodes
 
 
 def _refuse_choice_of_nodes(tool: Tool) -> None:
@@ -213,7 +216,6 @@ def _refuse_choice_of_nodes(tool: Tool) -> None:
 
 
 def _refuse_holes(tool: Tool) -> None:
-    """UsageError where an option that says who the nodes are has taken the next word for its value."""
     for option in tool.options:
         value = option.words[-1]
         if option.name in ABOUT_NODES and len(option.words) == 2 and (value.startswith("-") or value.endswith(".py")):

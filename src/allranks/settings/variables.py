@@ -68,7 +68,6 @@ def check_name(name: str, where: str, error: type[UsageError]) -> str:
 
 
 def _from_options(items: Json, environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """`K=V` as a mapping and `NAME` as a list."""
     assigned: dict[str, str] = {}
     copied: list[str] = []
     for item in _strings(items or (), "--env", UsageError):

@@ -162,7 +162,6 @@ def _begins_no_launcher(words: Sequence[str], row: Wrapper) -> bool:
 
 
 def _env_options(words: list[str]) -> list[str]:
-    """Take `env` and its options off; return what of them has to stay around the command."""
     del words[0]
     taken: list[str] = []
     while words and words[0].startswith("-"):
@@ -182,7 +181,6 @@ def _env_options(words: list[str]) -> list[str]:
 
 
 def _options(words: list[str], row: Wrapper) -> list[str]:
-    """Take a wrapper off, with its options and the words that belong to it."""
     taken = [words.pop(0) for _ in row.head.split()]
     values = row.values.split()
     while words and words[0].startswith("-") and words[0] != "-":

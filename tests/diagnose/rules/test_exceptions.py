@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.agent.test_runner import RUNNER
 from tests.diagnose.incidents import rank_end
+from tests.hosts.waiting import BOUND
 
 from allranks.diagnose.exceptions import HEADER, Raised, read_traceback
 from allranks.diagnose.incident import Incident
@@ -31,7 +32,7 @@ def sentence(place: Path, code: str, error_file: bool = True) -> str:
     environment = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(place / "error.json"), "RANK": "0"}
     command = [sys.executable, str(RUNNER), "train.py"]
     done = subprocess.run(
-        command, env=environment, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120
+        command, env=environment, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=BOUND
     )
     log = done.stdout.decode("utf-8", "replace")
     assert done.returncode != 0, log

@@ -18,8 +18,7 @@ def outcome(role: str, tmp_path: Path, *words: str) -> tuple[int | None, str]:
     log = tmp_path / "log"
     script = str(Path(__file__).resolve().parents[1] / "store_rank.py")
     environment = gang.environment(0, 1, 1, gang.free_port())
-    process = gang.CONTEXT.Process(target=gang.be_script, args=(environment, script, [role, *words], str(log)))
-    process.start()
+    process = gang.fork(gang.be_script, environment, script, [role, *words], str(log))
     process.join(BOUND)
     if process.exitcode is None:
         process.kill()

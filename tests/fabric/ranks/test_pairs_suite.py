@@ -43,11 +43,7 @@ class Gang:
         self.ranks = {rank: self._start(rank) for rank in range(self.world) if rank not in without}
 
     def _start(self, rank: int) -> Any:
-        process = gang_.CONTEXT.Process(
-            target=gang_.be_script, args=(self._environment(rank), DRIVE, self.words, str(self._log(rank)))
-        )
-        process.start()
-        return process
+        return gang_.fork(gang_.be_script, self._environment(rank), DRIVE, self.words, str(self._log(rank)))
 
     def _environment(self, rank: int) -> dict[str, str]:
         return gang_.environment(rank, self.world, self.ranks_here, self.port, **self.more)
@@ -91,7 +87,6 @@ class Gang:
 
 @pytest.fixture
 def gang(tmp_path: Path) -> Iterator[Callable[..., Gang]]:
-    gang_.warm_up()
     started: list[Gang] = []
 
     def start(*words: str, **more: Any) -> Gang:

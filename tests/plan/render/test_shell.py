@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 from allranks.cluster.hostfile import parse_host_argument
 from allranks.cluster.nodes import make_cluster
@@ -22,7 +23,7 @@ def run(place: Path, prelude: str, renderer: str) -> subprocess.CompletedProcess
     files = RENDERERS[renderer].render(RenderRequest(spec, make_plan(spec, hosts, {}), str(place), {}))
     name = next(name for name in sorted(files) if name.endswith(".sh"))
     (place / name).write_text(str(files[name]))
-    return subprocess.run(["bash", name], cwd=place, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(["bash", name], cwd=place, capture_output=True, text=True, timeout=BOUND, check=False)
 
 
 RENDERERS_OF_SCRIPTS = ["torchrun", "accelerate"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.hosts.waiting import BOUND
 
 from allranks.errors import UsageError
 from allranks.plan.ranks import Plan
@@ -107,7 +108,7 @@ def read_by_skypilot(directory: Path, name: str) -> dict[str, Any]:
     for variable in ("PYTHONPATH", "VIRTUAL_ENV"):
         environ.pop(variable, None)
     done = subprocess.run([python, "-c", READ, name], cwd=directory, env=environ, capture_output=True, text=True,
-                          timeout=300)  # fmt: skip
+                          timeout=BOUND)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return document

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.hosts.waiting import BOUND
 
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
@@ -62,7 +63,7 @@ def test_a_name_of_several_lines_adds_no_line_to_the_script(end: str, tmp_path: 
     text = batch_script(dataclasses.replace(request("plain"), spec=spec))
     head = text.split("# Made by allranks")[0].splitlines()
     assert head[0] == "#!/bin/bash" and all(line.startswith("#SBATCH ") and line.isprintable() for line in head[1:])
-    subprocess.run(["bash", "-c", text], cwd=tmp_path, capture_output=True, timeout=60.0)
+    subprocess.run(["bash", "-c", text], cwd=tmp_path, capture_output=True, timeout=BOUND)
     assert not (tmp_path / "x").exists()
     for more in (
         spec.changed(partition=f"gpu{end}x"),

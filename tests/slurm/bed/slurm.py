@@ -160,11 +160,14 @@ class SlurmBed:
         return dict(line.split() for line in lines if line)
 
     def wait_idle(self) -> None:
-        """Until every node can take a job."""
+        """Until every node can take a job. A busy machine answers late: Slurm takes such a node for down meanwhile."""
         names = {h.name for h in self.hosts.hosts}
 
         def idle() -> bool:
             states = self.states()
+            for name, state in states.items():
+                if state.startswith(("down", "drain", "drng")):
+                    self.call("scontrol", "update", f"nodename={name}", "state=resume", check=False)
             return set(states) == names and set(states.values()) == {"idle"}
 
         try:
@@ -183,9 +186,6 @@ class SlurmBed:
             host.power_on()
             if not self.slurmd_alive(host.name):
                 self.start_slurmd(host.name)
-        for name, state in self.states().items():
-            if state.startswith(("down", "drain", "drng")):
-                self.call("scontrol", "update", f"nodename={name}", "state=resume", check=False)
         wait_until(lambda: not self.call("squeue", "-h", check=False).stdout.strip(), BOUND, "no job is left")
         self.wait_idle()
 

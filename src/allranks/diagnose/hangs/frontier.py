@@ -254,7 +254,6 @@ def _called_by_all(stalls: Sequence[Stall], by_rank: Mapping[int, Recording], un
 
 
 def _groups(recordings: Iterable[Recording]) -> list[RecordedGroup]:
-    """List all groups, the default one first."""
     names = {group for r in recordings for group in r.entries}
     return sorted(names, key=lambda g: (g.desc != DEFAULT, len(g.name), g.name, g.ranks))
 

@@ -52,7 +52,7 @@ class RecordedGroup:
     """A process group; `ranks` are global."""
 
     name: str
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...] = ()
     desc: str = ""
 
     def __str__(self) -> str:
@@ -242,14 +242,6 @@ class Recording:
 # -- reading -------------------------------------------------------------------------------------------
 
 
-class DumpedGroup(NamedTuple):
-    """A process group in the answer of a rank's helper (agent/runner_recorder.py)."""
-
-    name: str
-    ranks: tuple[int, ...] = ()
-    desc: str = ""
-
-
 class DumpedEntry(NamedTuple):
     """A collective, a send or a receive in torch's dump (FlightRecorder.hpp), as far as it is compared."""
 
@@ -343,27 +335,33 @@ class DumpedRecorder(NamedTuple):
     entries: tuple[DumpedEntry, ...] = ()
 
 
-class DumpedTransfer(NamedTuple):
-    """A send or a receive that a rank waits in, by its frame, or may wait for; `peer` is global.
-
-    `number` counts those with one peer and one tag; 0: it is the newest.
-    """
+@dataclass(frozen=True)
+class DumpedPeer:
+    """Sends, or receives, with one peer (its global rank) and one tag."""
 
     group: str
     peer: int
     is_send: bool
     tag: int = 0
+
+    @property
+    def ends(self) -> TransferEnds:
+        """What they have in common."""
+        return TransferEnds(self.peer, self.is_send, self.tag)
+
+
+@dataclass(frozen=True)
+class DumpedTransfer(DumpedPeer):
+    """One that a rank waits in, by its frame, or may wait for. `number` counts them, 0: it is the newest."""
+
     number: int = 0
     is_blocking: bool = False
 
 
-class PostedCount(NamedTuple):
-    """How many sends, or receives, there have been with one peer and one tag."""
+@dataclass(frozen=True)
+class PostedCount(DumpedPeer):
+    """How many there have been."""
 
-    group: str
-    peer: int
-    is_send: bool
-    tag: int = 0
     total: int = 0
 
 
@@ -371,7 +369,7 @@ class Dump(NamedTuple):
     """The answer of a rank's helper, which is a thread of the training program."""
 
     error: str | None = None
-    groups: tuple[DumpedGroup, ...] = ()
+    groups: tuple[RecordedGroup, ...] = ()
     recorders: Mapping[str, DumpedRecorder] = {}
     transfers: tuple[DumpedTransfer, ...] = ()
     posted: tuple[PostedCount, ...] = ()
@@ -409,13 +407,12 @@ def read_recording(rank: int, answer: Mapping[str, Json]) -> Recording:
         return Recording(rank, error="its flight recorder gave a document that cannot be read")
     if dump.error or not dump.recorders:
         return Recording(rank, error=dump.error or "its torch has no flight recorder")
-    groups = [RecordedGroup(g.name, g.ranks, g.desc) for g in dump.groups]
-    recording = _recording(rank, groups, [recorder.entries for recorder in dump.recorders.values()])
-    by_name = {g.name: g for g in groups}
+    recording = _recording(rank, dump.groups, [recorder.entries for recorder in dump.recorders.values()])
+    by_name = {g.name: g for g in dump.groups}
     posted: dict[RecordedGroup, dict[TransferEnds, int]] = {}
     for row in dump.posted:
         if row.group in by_name:
-            posted.setdefault(by_name[row.group], {})[TransferEnds(row.peer, row.is_send, row.tag)] = row.total
+            posted.setdefault(by_name[row.group], {})[row.ends] = row.total
     known = [one for one in dump.transfers if one.group in by_name]
     by_group = group(known, lambda one: by_name[one.group])
     dumped = {g: tuple(_transfer(rank, one, posted.get(g, {})) for one in ones) for g, ones in by_group.items()}
@@ -423,10 +420,9 @@ def read_recording(rank: int, answer: Mapping[str, Json]) -> Recording:
 
 
 def _transfer(rank: int, one: DumpedTransfer, posted: Mapping[TransferEnds, int]) -> Transfer:
-    number = one.number or posted.get(TransferEnds(one.peer, one.is_send, one.tag), 0)
-    transfer = Transfer(rank, one.peer, True)
-    if not one.is_send:
-        transfer = Transfer(one.peer, rank, False)
+    number = one.number or posted.get(one.ends, 0)
+    ends = (rank, one.peer) if one.is_send else (one.peer, rank)
+    transfer = Transfer(*ends, one.is_send)
     return transfer._replace(tag=one.tag, number=number, is_asynchronous=not one.is_blocking)
 
 

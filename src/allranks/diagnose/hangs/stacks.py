@@ -94,7 +94,7 @@ def native_call(text: str) -> str:
 
     It is the innermost that is neither the C library's nor Python's own, else the outermost of the C library's.
     """
-    above = list(itertools.takewhile(_is_native, _py_spy_frames(text)))
+    above = list(itertools.takewhile(_is_native, py_spy_frames(text)))
     of_program = [k for k in above if not _SYSTEM.search(_name(k)) and not _GLUE.search(_name(k))]
     if of_program:
         return _native_words(of_program[0])
@@ -120,10 +120,10 @@ def _is_native(frame: Frame) -> bool:
 
 
 def _py_spy(text: str) -> Stack:
-    return tuple(frame for frame in _py_spy_frames(text) if not _is_native(frame))
+    return tuple(frame for frame in py_spy_frames(text) if not _is_native(frame))
 
 
-def _py_spy_frames(text: str) -> list[Frame]:
+def py_spy_frames(text: str) -> list[Frame]:
     """Read the main thread's frames, native too. It is named MainThread, or has no name and the process's number."""
     frames: list[Frame] = []
     inside = False

@@ -215,7 +215,6 @@ _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d*)(?:.*?, in (?P<f
 
 
 def _innermost(trace: Sequence[re.Match[str]]) -> str:
-    """Write the place of the innermost frame in the user's own code, else of the innermost of all."""
     file, line, function = innermost([(frame["file"], frame["line"], frame["function"] or "") for frame in trace])
     if file:
         return place_of_frame(file, line, function.strip())

@@ -30,6 +30,13 @@ COLLECT = (
     "Run `py-spy dump` on every rank, and read each rank's log from its beginning. Where a rank prepares data at that "
     "time, do that before init_process_group, or raise the timeout of the process group"
 )
+# FSDP and ZeRO call these for each layer that runs (torch all_gather_into_tensor, reduce_scatter_tensor).
+SHARDED = (
+    "Let every rank run the same layers for each batch: FSDP and ZeRO-3 gather a layer on all ranks at once. Look for "
+    "a branch on the data, for experts and for frozen parts. DeepSpeed's set_z3_leaf_modules takes experts, and ZeRO-2 "
+    "shards no layers"
+)
+PREPARE = "Prepare the data before the run, or give the group a longer timeout (`ddp_timeout` in transformers)"
 READ_DUMPS = "Copy these files of all ranks into one directory DIR, and run `allranks diagnose DIR`"
 
 
@@ -50,6 +57,8 @@ def mismatch(evidence: Evidence) -> list[Candidate]:
     if cause == "collective-shape-mismatch" and len(shapes) == 1 and len(types) > 1:
         message = f"ranks call {calls or 'one collective'} with different types: {' against '.join(types)}"
     elif cause == "collective-shape-mismatch":
+        if "_BASE" in calls:
+            candidate = replace(candidate, remedy=SHARDED)
         message = f"ranks call {calls or 'one collective'} with different shapes: {' against '.join(shapes)}"
     return [
         replace(
@@ -116,6 +125,11 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
             what = f"{count_ranks(waiting)} waited {same}"
         silent = f"{what} until it timed out, and what the others did is not in this log"
         suspected = f"{what} until it timed out: another rank may have been late"
+        preparing = evidence.of_rows("preparing")
+        if preparing:
+            state = short(preparing[-1].line.text.strip().rsplit("\r", 1)[-1], 80)
+            message = f"{what} until it timed out, while another still prepared the data ({state})"
+            return [replace(candidate, cause="straggler", confidence=0.6, message=message, remedy=PREPARE)]
         written = [s.groups["path"] for s in evidence.of_rows("dump-written")]
         remedy = COLLECT
         if written and not evidence.recordings:
@@ -218,7 +232,6 @@ def first_rank(evidence: Evidence) -> list[Candidate]:
     call = next(call for call in waited[0].calls if call in FIRST_RANK_CALLS)
     candidate = read_candidate(evidence, waited)
     message = f"the other ranks waited in {call} until they timed out: the rank that goes first was still at work"
-    remedy = "Prepare the data before the run, or give the group a longer timeout (`ddp_timeout` in transformers)"
     return [
         replace(
             candidate,
@@ -226,7 +239,7 @@ def first_rank(evidence: Evidence) -> list[Candidate]:
             cause="straggler",
             confidence=0.72,
             message=message,
-            remedy=remedy,
+            remedy=PREPARE,
             where=candidate.where._replace(rank=None),
             culprits=frozenset(),
         )
@@ -238,28 +251,27 @@ def ranks_announced(evidence: Evidence) -> list[Candidate]:
     announced = evidence.weighed_by("ranks-announced")
     worlds = {int(s.groups["world"]) for s in announced}
     counts = Counter(int(s.groups["announced"]) for s in announced)
-    if len(worlds) != 1 or not counts or min(counts.values()) < ENOUGH:
+    if len(worlds) != 1 or not counts:
         return []
     world = worlds.pop()
     absent = frozenset(range(min(world, MOST_RANKS))) - set(counts)
     if not absent:
         return []
+    candidate = replace(read_candidate(evidence, announced), rule="ranks-announced", culprits=frozenset())
+    candidate = replace(candidate, where=candidate.where._replace(rank=None))
+    if min(counts.values()) < ENOUGH:
+        message = f"{count_ranks(absent)} of {world} never announced themselves: not started, or on nodes without a log"
+        absent_ranks = replace(candidate, cause="rendezvous-timeout", strength=Strength.SYMPTOM)
+        return [replace(absent_ranks, confidence=0.4, message=message)]
     message = (
         f"{count_ranks(counts)} of {world} announced themselves more than once and {count_ranks(absent)} never: "
         "nodes count as the same node"
     )
-    candidate = read_candidate(evidence, announced)
-    return [
-        replace(
-            candidate,
-            rule="ranks-announced",
-            strength=Strength.ROOT,
-            confidence=0.8,
-            message=message,
-            where=candidate.where._replace(rank=None),
-            culprits=frozenset(),
-        )
-    ]
+    remedy = (
+        "Give every node its own --node-rank (0 … nnodes-1). Under Slurm start the ranks with `srun`, and with as "
+        "many tasks a node as devices (--ntasks-per-node)"
+    )
+    return [replace(candidate, strength=Strength.ROOT, confidence=0.8, message=message, remedy=remedy)]
 
 
 def failed_stacks(evidence: Evidence) -> list[Candidate]:

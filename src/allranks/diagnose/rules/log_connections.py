@@ -89,12 +89,12 @@ def _to_master(peer: str, error: str) -> Reading:
 def virtual_interface(evidence: Evidence) -> list[Candidate]:
     """Suspect an interface of containers that NCCL has taken, where connections then failed."""
     taken = evidence.weighed_by("virtual-interface") + evidence.of_rows("nccl-address")
-    virtual = [s for s in taken if s.groups.get("interface", "").startswith(HOST_LOCAL)]
+    virtual = [s for s in taken if s.groups.get("local") or s.groups.get("interface", "").startswith(HOST_LOCAL)]
     failed = evidence.weighed_by("connect-refused") + evidence.of_rows("connect-timeout", "refused", "no-route")
     if not virtual or not failed:
         return []
-    interface = virtual[0].groups["interface"]
-    message = f"NCCL takes {interface}, an interface of containers, which other nodes cannot reach"
+    interface = first(virtual[0].groups.get("local"), virtual[0].groups.get("interface"))
+    message = f"NCCL takes {interface}, an interface of this host alone, which other nodes cannot reach"
     candidate = replace(read_candidate(evidence, virtual), rule="virtual-interface", strength=Strength.SYMPTOM)
     return [replace(candidate, cause="wrong-interface", confidence=0.66, message=message)]
 

@@ -193,7 +193,7 @@ NOT_OWN = frozenset(
 )
 _TRANSPORT = re.compile(
     r"NCCL (?:error|Error)|NCCL communicator|gloo/|\[c10d\]|Connection (?:closed|reset)|Broken pipe"
-    r"|Caught \w+ in DataLoader worker|Engine core|EngineCore"
+    r"|Caught \w+ in DataLoader worker|Engine core|EngineCore|[Ss]ee (?:stack trace|root cause|the log)"
 )
 
 
@@ -301,6 +301,16 @@ def registration(evidence: Evidence) -> list[Candidate]:
     ]
 
 
+def shared_memory(evidence: Evidence) -> list[Candidate]:
+    """Say that the disk that is full is /dev/shm, where a worker of a loader ended by a bus error too."""
+    full = evidence.of_rows("no-space")
+    ended = [s for s in evidence.of_rows("loader-worker") if "us error" in s.line.text]
+    if not full or not ended:
+        return []
+    candidate = replace(read_candidate(evidence, ended), rule="shared-memory", cause="shm-too-small", confidence=0.9)
+    return [replace(candidate, evidence=(quoted(full[0].line), quoted(ended[0].line)))]
+
+
 def peer_gone(evidence: Evidence) -> list[Candidate]:
     """Read what the surviving side says of a peer: surer where torch's own transports say it."""
     complaints = evidence.of_rows("remote-error", "remote-closed", "peer-closed", "store-lost", "net-recv")
@@ -359,6 +369,14 @@ def slurm_end(evidence: Evidence) -> list[Candidate]:
     return [replace(read_candidate(evidence, of_job or ends), strength=Strength.SYMPTOM, confidence=confidence)]
 
 
+ONE_CAME = (
+    "Look how many processes have started on each node, and run `nc -vz {master} {port}` from the other nodes. Start "
+    "one "
+    "a rank with `torchrun` on every node. Under Slurm start them with `srun`, as a plain `python` is one task in all. "
+    "Slow nodes take a longer --init-timeout, and all one --rdzv-endpoint and --rdzv-id"
+)
+
+
 def clients_joined(evidence: Evidence) -> list[Candidate]:
     """Compare how many ranks came to the store with the world size; too many means that another run uses the store."""
     reports = evidence.weighed_by("clients-joined")
@@ -377,6 +395,7 @@ def clients_joined(evidence: Evidence) -> list[Candidate]:
     if joined > 1:
         return [absent]
     message = "only one of the announced ranks was started, or no other reaches the master"
+    absent = replace(absent, remedy=ONE_CAME)
     return [absent, replace(other_size, confidence=0.4, message=message)]
 
 
@@ -416,6 +435,7 @@ RULES = {
     "exception": ("CPython traceback, torch torch/csrc/Exceptions.cpp", exceptions),
     "exception-logged": ("CPython logging, whose format is the program's own", logged_exceptions),
     "registration": ("NCCL transport/net_ib/reg.cc, nvidia-peermem, ibv_reg_dmabuf_mr(3)", registration),
+    "shared-memory": ("torch utils/data/_utils/signal_handling.py, tmpfs(5), errno 28 ENOSPC", shared_memory),
     "accused": (
         "torch ProcessGroupGloo.cpp (monitoredBarrier), reducer.cpp (verify_params_across_processes)",
         accused,

@@ -51,9 +51,16 @@ def check_finding(incident: Incident) -> Candidate | None:
         remedy="\n".join(dict.fromkeys(line for f in same for line in f.remedy.splitlines())),
         where=_shared_place(same),
         evidence=tuple(dict.fromkeys(line for f in same for line in f.evidence))[:3],
-        culprits=incident.ranks_of(f.where.node or "" for f in same),
+        culprits=_at_fault(incident, root, same),
         others=tuple(f for f in failed if f.id != root.id),
     )
+
+
+def _at_fault(incident: Incident, root: Finding, same: Sequence[Finding]) -> frozenset[int]:
+    """Return the rank that the one finding names, else the ranks of the nodes."""
+    if root.where.rank is not None and len(same) == 1:
+        return frozenset([root.where.rank])
+    return incident.ranks_of(f.where.node or "" for f in same)
 
 
 def _in_order(incident: Incident, findings: Iterable[Finding]) -> list[Finding]:

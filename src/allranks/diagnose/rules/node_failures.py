@@ -24,8 +24,8 @@ LEASE_OVER = frozenset({"lease-over", "ended-alone"})
 
 OUR_LINK = "check this machine's own link first with `ip -br link`, and ping one of the nodes"
 HUNG_UP = (
-    "run `journalctl -k --since -1h | grep -i 'killed process'` on {node}, and look at what `allranks join` printed "
-    "there. Its task, its terminal or the host may have ended too"
+    "run `journalctl -k --since -1h | grep -i 'killed process'` on {node}, and look at {looks}. Its task, its terminal "
+    "or the host may have ended too"
 )
 STOPPED_AGENT = (
     "`ps -eo pid,stat,args | grep allranks` shows T where Ctrl-Z, a debugger or kill -STOP stopped it, and D where "
@@ -68,9 +68,11 @@ def node_lost(incident: Incident) -> Candidate | None:
             remedy=not_opened.remedy,
             where=Where(),
         )
-    if incident.is_joined and all(n.fact.hung_up for n in lost):  # the network was there
-        message = f"`allranks join` ended on {which}: its host closed the connection, and no other came ({when})"
-        remedy = "\n".join(HUNG_UP.format(node=name) for name in names[:3])
+    if (incident.is_joined or incident.is_slurm) and all(n.fact.hung_up for n in lost):  # the network was there
+        dialler = "Slurm's task" if incident.is_slurm else "`allranks join`"
+        message = f"{dialler} ended on {which}: its host closed the connection, and no other came ({when})"
+        looks = "srun.log of the run directory" if incident.is_slurm else "what `allranks join` printed there"
+        remedy = "\n".join(HUNG_UP.format(node=name, looks=looks) for name in names[:3])
         evidence = tuple(
             f"{n.node}: its connection was closed from there after {utc(n.fact.last_heard)}" for n in lost[:3]
         )

@@ -54,8 +54,9 @@ ROWS = (
     ),
     *table(
         _HCCL, ROOT, "port-in-use",
-        [("hccl-bind", "EI0019|EJ0003",
-         r"\bE(?:I0019|J0003)\b(?:.*IP address (?P<peer>[\d.]+) and port (?P<port>\d+))?", 0.92,
+        [("hccl-bind", "EI0019|EJ0003|and specific port",
+         r"\bE(?:I0019|J0003)\b(?:.*IP address (?P<peer>[\d.]+) and port (?P<port>\d+))?|"
+         r"listen on ip\[[\d.]+\] and specific port\[(?P<port2>\d+)\] fail", 0.92,
          "HCCL's own port, 60000 to 60031 on the host or 16666 on the NPU, is held by another process",
          "orphan-process")],
         scope=RAISED,
@@ -113,6 +114,17 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
+        "acl/error_codes/rt_error_codes.h: 107001", ROOT, "invalid-device-ordinal",
+        [("npu-ordinal", "107001", r"aclrtSetDevice\b.*error code is 107001", 0.92)],
+        scope=RAISED,
+    ),
+    *table(
+        "torch_npu csrc/core/npu/sys_ctrl/npu_sys_ctrl.cpp, DCMI", ROOT, "cuda-device-unavailable",
+        [("npu-open", "aclInit|aclrtSetDevice|dcmi", r"(?:aclInit|aclrtSetDevice)\b.*error code is 50[07]\d{3}|"
+          r"dcmi mod\w+ initialize failed", 0.85, "the NPU's driver does not open the device for this process")],
+        scope=RAISED,
+    ),
+    *table(
         "torch_npu csrc/core/npu/NPUException.cpp, acl/error_codes/rt_error_codes.h", ROOT, "ecc-error",
         [("npu-ecc", "HBM MULTI BIT ECC|UCE ERROR|50705|ECC_ERROR",
          r"HBM MULTI BIT ECC ERROR|UCE ERROR|error code(?: is)? 50705[34]|HBM_MULTI_BIT_ECC_ERROR", 0.9)],
@@ -128,6 +140,12 @@ ROWS = (
         [("npu-core", "5070|vector core exception|aicore exception",
          r"error code(?: is)? 5070(?:15|35|18)|(?:vector core|aicore) exception", 0.75,
          "a kernel on the NPU failed: a bad address, index or shape")],
+        scope=RAISED,
+    ),
+    *table(
+        "CANN opp: kernels that are built for each chip, a package of their own", ROOT, "environment-mismatch",
+        [("npu-kernels", "any binary|dynamic kernel config", r"Op \w+ does not has any binary|Parse dynamic kernel "
+         r"config fail", 0.85, "CANN has no kernel of that operator for this chip")],
         scope=RAISED,
     ),
     *table(
@@ -165,16 +183,30 @@ ROWS = (
         [("xpu-none", "ERROR_UNINITIALIZED|ERROR_DEVICE_NOT_FOUND|No XPU devices|No device of requested "
                      "type|ze_fd_manager",
          r"(?:ZE_RESULT|UR_RESULT|PI)_ERROR_(?:UNINITIALIZED|DEVICE_NOT_FOUND)|No XPU devices are available|"
-         r"ze_fd_manager\.\w{1,4}:\d+ .*open failed|"
-         r"No device of requested type available", 0.85)],
+         r"ze_fd_manager\.\w{1,4}:\d+ .*open failed|No device of requested type available", 0.85)],
         scope=RAISED,
     ),
     *table(
         "oneCCL src/atl/atl_base_transport.cpp, atl_ofi.cpp", ROOT, "nccl-ib-error",
-        [("oneccl-transport", "failed to initialize ATL|fabric provider|suitable provider",
-         r"failed to initialize ATL|(?:can't find|could not find) (?:any )?suitable (?:fabric )?provider|"
+        [("oneccl-transport", "failed to initialize ATL|fabric provider|suitable provider|atl_ofi",
+         r"failed to initialize ATL|atl_ofi\w*\.\w+:\d+ .*fi_getinfo error|(?:can't find|"
+         r"could not find) (?:any )?suitable (?:fabric )?provider|"
          r"no fabric provider", 0.75, "oneCCL found no transport or provider that works here", "wrong-interface")],
         scope=RAISED,
+    ),
+    *table(
+        "oneCCL src/common/global/global.cpp: ranks that no mpirun has started", ROOT, "bad-launch-arguments",
+        [("oneccl-launcher", "local_idx/count|CCL_LOCAL_", r"could not get local_idx/count|CCL_LOCAL_(?:RANK|SIZE) "
+         r"is not set", 0.8, "oneCCL asks mpirun for the ranks of the node, and another launcher has started them")],
+        scope=RAISED,
+        fix="Set CCL_PROCESS_LAUNCHER=none, and for each rank CCL_LOCAL_RANK=$LOCAL_RANK and "
+            "CCL_LOCAL_SIZE=$LOCAL_WORLD_SIZE. Or start the ranks with mpirun",
+    ),
+    *table(
+        "oneCCL src/atl/mpi/atl_mpi_ctx.cpp, Intel MPI", ROOT, "environment-mismatch",
+        [("oneccl-mpi", "I_MPI_ROOT", r"neither I_MPI_ROOT nor ONEAPI_ROOT is set", 0.9)],
+        scope=RAISED, fix="Run `source /opt/intel/oneapi/setvars.sh` on every node before the start, or set I_MPI_ROOT "
+                          "or CCL_ATL_TRANSPORT=ofi",
     ),
     *table(
         "Level Zero, Unified Runtime and oneCCL: what no other row knows", SYMPTOM, "unknown",
@@ -190,9 +222,12 @@ ROWS = (
         fix=TPU_MEMORY),
     *table(
         "libtpu: one process owns the chips of a host", ROOT, "cuda-device-unavailable",
-        [("tpu-held", "TPU is already in use|libtpu_lockfile|TPU initialization failed|No TPU devices",
+        [("tpu-held", "/dev/vfio/|/dev/accel|TPU is already in use|libtpu|TPU initialization failed|No TPU "
+                      "devices|global TPU topology",
          r"TPU is already in use by process with pid (?P<pid>\d+)|libtpu_lockfile|TPU initialization failed|"
-         r"No TPU devices (?:were )?found", 0.88)],
+         r"/dev/(?:vfio/|accel)\d+.*resource busy|libtpu\.so (?:is )?already in use|"
+         r"Failed to get global TPU topology|No TPU devices (?:were )?found", 0.88,
+         "another process holds the chips, or not all workers of the slice have started the program")],
         scope=RAISED,
     ),
     *table(
@@ -205,7 +240,29 @@ ROWS = (
         "XLA tsl/distributed_runtime/coordination", SYMPTOM, "peer-died",
         [("xla-heartbeat", "unhealthy", r"tasks? (?:are|is) unhealthy \(stopped sending heartbeats\)", 0.55)],
     ),
+    *table(
+        "torch_xla runtime: no device was named", ROOT, "bad-launch-arguments",
+        [("xla-device", "Missing XLA configuration", r"Missing XLA configuration", 0.95)],
+        scope=RAISED, fix="Run `export PJRT_DEVICE=TPU` on all workers before the start",
+    ),
+    *table(
+        "XLA's Mosaic: libtpu reads kernels up to a version", ROOT, "environment-mismatch",
+        [("mosaic-version", "Mosaic module", r"Failed to deserialize the Mosaic module: .*Unsupported version", 0.95,
+         "torch_xla or jax is newer than libtpu")],
+        scope=RAISED,
+    ),
     # -- Gaudi -------------------------------------------------------------------------------------------------
+    *table(
+        "Gaudi's HCL: the ports between cards and nodes", ROOT, "nccl-ib-error",
+        [("gaudi-ports", "NIC port|nic port", r"(?i:nic ports?) (?:\S+ )?(?:are|is) (?i:down)", 0.85)],
+        scope=RAISED,
+    ),
+    *table(
+        "Gaudi's PyTorch bridge: HPU graphs over several cards", ROOT, "bad-launch-arguments",
+        [("gaudi-graph-collective", "nonSFG", r"collective nonSFG is not supported", 0.95,
+         "HPU graphs take collectives in lazy mode alone")],
+        scope=RAISED, fix="Set PT_HPU_ENABLE_LAZY_COLLECTIVES=true before habana_frameworks is imported, on all nodes",
+    ),
     *table(
         "Gaudi's PyTorch bridge, PT_DEVMEM", ROOT, "cuda-out-of-memory",
         [("gaudi-memory", "PT_DEVMEM", r"PT_DEVMEM.*(?:llocation failed|[Oo]ut of memory|FATAL)", 0.88)],

@@ -19,19 +19,16 @@ _RETRIED = "nothing answered there: is rank 0 running on that host, and does eve
 ROWS = (
     *table(
         "torch socket.cpp (gai error), getaddrinfo(3), OpenSSH, curl", ROOT, "name-resolution",
-        [("gai", "cannot be retrieved|"
-         "gai error|getaddrinfo|gaierror",
+        [("gai", "cannot be retrieved|gai error|getaddrinfo|gaierror",
          r"network addresses of \(?(?P<node>[^,()]+), (?P<port>\d+)\)? cannot be retrieved|gai error|\bgaierror\b|"
          r"getaddrinfo (?:failed|\S*:? ?(?:Name|Temporary|No address))", 0.9),
-        ("resolve", "unknown host|resolve name|resolve address|resolve the host|"
-         "esolve hostname|Name or service not known|in name resolution|"
-         "nodename nor servname|No address associated|esolve host|UnknownHost|"
-         "no such host|NXDOMAIN|Unknown host|cannot resolve",
-         r"Could not resolve (?:hostname|host:?) (?P<node>[\w.-]+)|Name "
-          r"or service not known|Temporary failure in name resolution|"
-         r"nodename nor servname provided|No address associated with hostname|"
-          r"UnknownHostException|: no such host|NXDOMAIN|[Uu]nknown host|"
-         r"(?:[Ff]ailed|[Uu]nable|cannot) (?:to )?resolve (?:host|the host|address|name)(?!\w* to a \()", 0.9)],
+        ("resolve", "unknown host|resolve name|resolve address|resolve the host|esolve hostname|Name or service not "
+                    "known|in name resolution|nodename nor servname|No address associated|esolve host|UnknownHost|no "
+                    "such host|NXDOMAIN|Unknown host|cannot resolve",
+         r"Could not resolve (?:hostname|host:?) (?P<node>[\w.-]+)|Name or service not known|"
+         r"Temporary failure in name resolution|nodename nor servname provided|No address associated with hostname|"
+         r"UnknownHostException|: no such host|NXDOMAIN|[Uu]nknown host|(?:[Ff]ailed|[Uu]nable|"
+         r"cannot) (?:to )?resolve (?:host|the host|address|name)(?!\w* to a \()", 0.9)],
         scope=RAISED,
     ),
     *table(
@@ -42,6 +39,16 @@ ROWS = (
          "a peer announced its loopback address: its own name resolves to 127.x in /etc/hosts"),
         ("resolves-to-loopback", "oopback", r"(?i)resolv\w* to (?:a |the )?loopback",
          0.75)],
+    ),
+    *table(
+        "Open MPI opal/mca/btl/tcp/btl_tcp_endpoint.c", ROOT, "wrong-interface",
+        [("mpi-tcp", "btl_tcp_endpoint",
+         r"btl_tcp_endpoint.*connect\(\) to (?P<peer>[\w.:]{2,60}) failed|"
+         r"btl_tcp_endpoint.*received unexpected process identifier",
+         0.7, "the peer announced an address that this node does not reach, of a bridge or of another network",
+         "port-blocked")],
+        fix="Name the network that links the nodes: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 --mca "
+            "oob_tcp_if_include 10.0.0.0/24 …`, or leave bridges out with btl_tcp_if_exclude lo,docker0,virbr0",
     ),
     *table(
         "docker0, virbr0 and link-local (RFC 3927): each node has these addresses for itself", ROOT, "wrong-interface",
@@ -59,14 +66,11 @@ ROWS = (
     ),
     *table(
         "torch TCPStoreLibUvBackend.cpp, socket.cpp, errno 98, accelerate commands/launch.py", ROOT, "port-in-use",
-        [("address-in-use", "occupied|usage of each socket|"
-         "in use|EADDRINUSE|rrno 98",
-         r"port: (?P<port3>\d+),.{0,80}EADDRINUSE|"
-         r"\[::\]:(?P<port>\d+).{0,40}ddress already in use|EADDRINUSE|" r"[Aa]ddress (?:is )?already in use|"
-         r"\[Errno 98\]|[Pp]ort (?P<port2>\d+) is (?:already )?(?:in use|"
-          r"occupied)|[Oo]nly one usage of each socket", 0.92),
-        ("port-taken", "another process|being used|"
-         "on port|port is already|another process is utilizing",
+        [("address-in-use", "occupied|usage of each socket|in use|EADDRINUSE|rrno 98",
+         r"port: (?P<port3>\d+),.{0,80}EADDRINUSE|\[::\]:(?P<port>\d+).{0,40}ddress already in use|EADDRINUSE|"
+         r"[Aa]ddress (?:is )?already in use|\[Errno 98\]|[Pp]ort (?P<port2>\d+) is (?:already )?(?:in use|occupied)|"
+         r"[Oo]nly one usage of each socket", 0.92),
+        ("port-taken", "another process|being used|on port|port is already|another process is utilizing",
          r"Tried to launch distributed communication on port `(?P<port>\d+)`|" r"port is already allocated|"
          r"port \d+ .*(?:another process|already being used)", 0.92)],
         scope=RAISED,
@@ -82,19 +86,28 @@ ROWS = (
         [("any-address", "0.0.0.0", r"(?:connect(?:/validate)? to (?:host )?\(?\[?)0\.0\.0\.0\b", 0.92,
          "0.0.0.0 is an address to listen on and no host's: a client cannot reach a server by it")],
         fix="Name the server's own address in the client's settings instead of 0.0.0.0. `hostname -I` on its host "
-            "prints "
-            "it. For trl it is vllm_server_host",
+            "prints it. For trl it is vllm_server_host",
     ),
     Row("client-connect", "master-unreachable", SYMPTOM, "torch socket.cpp", ("client socket has failed to connect",),
         r"client socket has failed to connect to \[?(?P<peer>[^\]\s]+?)\]?:(?P<port>\d+) "
          r"\(errno: (?P<errno>\d+) - (?P<error>[^)]*)", rule= "connect-refused"),
     *table(
-        "torch dynamic_rendezvous.py shutdown: an agent that ends tells its rendezvous so", CASCADE, "",
+        "torch dynamic_rendezvous.py shutdown: an agent that ends tells its rendezvous so, gloo "
+        "transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp a peer's end", CASCADE, "",
         [("rendezvous-shutdown", "shutdown the rendezvous|shut down the rendezvous",
-         r"failed to shut ?down the rendezvous")],
+         r"failed to shut ?down the rendezvous"),
+        ("horovod-shut-down", "Horovod has been shut down", r"Horovod has been shut down"),
+        ("peer-closed", "closed by peer|reset by peer|ead error|roken pipe|rite error|pair closure",
+         r"[Cc]onnection (?:closed|reset) by peer(?: \[(?P<peer>[0-9a-fA-F.:]+)\]:\d+)?|"
+         r"Application timeout caused pair closure|gloo.*(?:Read|Write) error|[Bb]roken pipe"),
+        ("store-lost", "got 0 bytes|recvValue|sendBytes|recvBytes|sendVector|recvVector|remote server shutdown",
+         r"got 0 bytes|(?:recvValue|sendBytes|recvBytes|sendVector|recvVector) " r"failed|remote server shutdown"),
+        ("store-heartbeat", "should dump|has been shut down|TCPStore",
+         r"Failed to check the \"should dump\" flag on TCPStore|TCPStore.*(?:has " r"been shut down|connection)")],
     ),
     *table(
-        "torch socket.cpp, TCPStore.cpp, c10d_rendezvous_backend.py", SYMPTOM, "master-unreachable",
+        "torch socket.cpp, TCPStore.cpp, c10d_rendezvous_backend.py, ping(8): nothing comes back", SYMPTOM,
+        "master-unreachable",
         [("client-timeout", "client socket has timed out|connect() timed out",
          r"\bconnect\(\) timed out\. Original timeout was \d+ ms|"
          r"client socket has timed out after \w+(?: while trying to connect to \(?(?P<peer>[^,()]+), (?P<port>\d+)|$)",
@@ -120,12 +133,12 @@ ROWS = (
         ("not-assignable", "rrno 99|"
          "assign requested address|EADDRNOTAVAIL", r"Cannot assign requested address|\[Errno 99\]|EADDRNOTAVAIL", 0.5,
          "the address is not one of this host: MASTER_ADDR names another node than the one of rank 0",
-          "ipv6-problem")],
+          "ipv6-problem"),
+        ("all-lost", "100% packet loss", r"100% packet loss", 0.6, "", "node-network-down")],
     ),
     *table(
         "connect(2): ECONNABORTED comes from the own host's filter", ROOT, "port-blocked",
-        [("connect-aborted", "irewall|"
-         "caused connection abort|filtered|administratively",
+        [("connect-aborted", "irewall|caused connection abort|filtered|administratively",
          r"[Ss]oftware caused connection abort|administratively prohibited|"
          r"\b\d{1,5}/tcp +filtered|(?i:firewall).*(?:block|drop|reject|den)", 0.65)],
     ),
@@ -137,8 +150,7 @@ ROWS = (
          r"retrieving ncclUniqueId from \[\d+\] via .*got error(?!.*(?:reset|closed|[Bb]roken))", 0.45,
          "rank 0 has not come to this first collective: late, elsewhere, or ended", "peer-died")],
         fix="Read rank 0's log. Where it prepares data at that time, do that before init_process_group, or raise the "
-            "timeout "
-            "of the process group (--pg-timeout, init_process_group(timeout=…))",
+            "timeout of the process group (--pg-timeout, init_process_group(timeout=…))",
     ),
     *table(
         "torch TCPStore.cpp, dynamic_rendezvous.py, distributed_c10d.py", SYMPTOM, "rendezvous-timeout",
@@ -151,8 +163,7 @@ ROWS = (
         ("waiting", "aiting for ",
          r"[Ww]aiting for (?:other (?:processes|workers|nodes|ranks)|all "
          r"(?:nodes|workers|ranks|processes)|\d+ more (?:nodes|workers))", 0.4),
-        ("closed-rendezvous", "ezvous was closed|ezvous has been closed|"
-         "RendezvousClosedError|rendezvous is closed",
+        ("closed-rendezvous", "ezvous was closed|ezvous has been closed|RendezvousClosedError|rendezvous is closed",
          r"RendezvousClosedError|rendezvous (?:is|has been|was) closed", 0.4,
          "the rendezvous of this id is over: another node had already " "left it, or the id is an old run's",
           "orphan-process")],
@@ -166,10 +177,9 @@ ROWS = (
         [("checkpoint-shards", "but world size is", r"checkpoint for MP=\d+ but world size is \d+", 0.9,
          "the checkpoint is in as many parts as ranks must be started"),
         ("expected-world", "xpected world|xpected group|match|not equal|differs|inconsistent",
-         r"[Ee]xpected (?:world|group) ?size:? \d+,? but (?:got|found|was)|"
-         r"world[_ ]size .*(?:does not match|mismatch|is not equal|differs)|"
-         r"WORLD_SIZE .*(?:not equal|does not match|mismatch)|(?:mismatch|"
-          r"inconsistent) .*(?:world[_ ]size|nnodes)|nnodes .*mismatch", 0.9),
+         r"[Ee]xpected (?:world|group) ?size:? \d+,? but (?:got|found|was)|world[_ ]size .*(?:does not match|mismatch|"
+         r"is not equal|differs)|WORLD_SIZE .*(?:not equal|does not match|mismatch)|(?:mismatch|"
+         r"inconsistent) .*(?:world[_ ]size|nnodes)|nnodes .*mismatch", 0.9),
         ("beyond-world", "orld size|world_size",
          r"(?:bigger than|must not exceed the|be less or equal to the) (?:default )?world[_ ]size|"
          r"rank should be within the world_size|World size \(\d+\) is not valid", 0.85,
@@ -183,9 +193,8 @@ ROWS = (
         "Megatron core/parallel_state.py, NeMo, DeepSpeed: sizes of the groups of ranks", ROOT, "world-size-mismatch",
         [("world-indivisible", "divisible", r"(?i)world[_ ]size .{0,60}(?:not|must be) divisible", 0.75,
          "the number of ranks does not fit the sizes of tensor, pipeline and other groups")],
-        fix="Choose tensor, pipeline, context and expert sizes whose product divides the number of ranks, or start "
-            "as many "
-            "ranks as that product (--nnodes times --nproc-per-node)",
+        fix="Choose tensor, pipeline, context and expert sizes whose product divides the number of ranks, or start as "
+            "many ranks as that product (--nnodes times --nproc-per-node)",
     ),
     *table(
         "torch distributed_c10d.py, rendezvous.py, vLLM v1/engine/utils.py, DeepSpeed", ROOT,
@@ -219,6 +228,12 @@ ROWS = (
          r"`MASTER_ADDR` env was not set|"
          r"KeyError: '(?:WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_WORLD_SIZE|SLURM_\w+)'", 0.88,
           "the program was not started by a launcher that sets the ranks' environment")],
+    ),
+    *table(
+        "torch distributed_c10d.py _get_default_group", ROOT, "bad-launch-arguments",
+        [("group-absent", "Default process group has not", r"Default process group has not been initialized", 0.6,
+         "a process calls a collective before it has joined the group, or without a launcher", "program-exception")],
+        scope=RAISED, fix=LAUNCHER,
     ),
     Row("mismatch", "collective-mismatch", ROOT, "torch ProcessGroupWrapper.cpp", (
      "Detected mismatch between collectives", "Collectives differ"),
@@ -276,12 +291,18 @@ ROWS = (
          "a CUDA call or Python's lock does not return on this rank")],
     ),
     Row("nccl-virtual", "wrong-interface", CASCADE, "NCCL socket.cc ncclFindInterfaces",
-        ("]veth", "]docker", "]br-", "]virbr", "]lxc", "]cni", "]cali", "]flannel"),
+        ("]veth", "]docker", "]br-", "]virbr", "]lxc", "]cni", "]cali", "]flannel", "Using interface"),
         r"NCCL INFO (?:Bootstrap|NET/Socket) ?: Using .*"
-        r"\[\d+\](?P<interface>(?:veth|docker|br-|virbr|lxc|cni|cali|flannel)[\w.-]*):", rule="virtual-interface"),
+        r"\[\d+\](?P<interface>(?:veth|docker|br-|virbr|lxc|cni|cali|flannel)[\w.-]*):|"
+        r"NET : Using interface (?P<local>(?:lo|veth|docker|br-|virbr|lxc|cni|cali|flannel)[\w.-]*):",
+        rule="virtual-interface"),
     Row("rank-announced", "rank-missing-or-duplicate", CASCADE, "Lightning fabric/utilities/distributed.py",
         ("GLOBAL_RANK: ",), r"GLOBAL_RANK: (?P<announced>\d{1,6}), MEMBER: \d{1,6}/(?P<world>\d{1,6})",
         rule="ranks-announced"),
+    Row("preparing", "straggler", CASCADE, "datasets arrow_dataset.py: its progress, while other ranks wait",
+        ("Running tokenizer", "Tokenizing", "Map", "Filter", "Grouping texts", "Generating "),
+        r"^(?:Running tokenizer|Tokenizing|Map|Filter|Grouping texts|Generating \w+ split)\b[^:]{0,60}:? +\d{1,2}%",
+        rule="collective-timeout"),
     Row("failed-stack", "collective-mismatch", CASCADE, "torch ProcessGroupNCCL.cpp printTraceback",
         ("Stack trace of the failed collective",), r"Stack trace of the failed collective: *$",
         rule="failed-stacks"),
@@ -309,18 +330,6 @@ ROWS = (
         r"|gloo/transport/tcp/\S{1,40} (?:Connect timeout|connect) \[(?P<peer2>[\w.:]+)\]:(?P<port2>\d+)"
         r"(?:: (?P<error>.*))?", rule="connect-refused"),
     *table(
-        "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp a peer's end", CASCADE, "",
-        [("horovod-shut-down", "Horovod has been shut down", r"Horovod has been shut down"),
-        ("peer-closed", "closed by peer|reset by peer|ead error|roken pipe|rite error|pair closure",
-         r"[Cc]onnection (?:closed|reset) by peer(?: \[(?P<peer>[0-9a-fA-F.:]+)\]:\d+)?|"
-         r"Application timeout caused pair closure|"
-         r"gloo.*(?:Read|Write) error|[Bb]roken pipe"),
-        ("store-lost", "got 0 bytes|recvValue|sendBytes|recvBytes|sendVector|recvVector|remote server shutdown",
-         r"got 0 bytes|(?:recvValue|sendBytes|recvBytes|sendVector|recvVector) " r"failed|remote server shutdown"),
-        ("store-heartbeat", "should dump|has been shut down|TCPStore",
-         r"Failed to check the \"should dump\" flag on TCPStore|TCPStore.*(?:has " r"been shut down|connection)")],
-    ),
-    *table(
         "mtu EMSGSIZE, ICMP frag needed, ping", ROOT, "mtu-or-packet-loss",
         [("mtu", "essage too long|rag needed|ragmentation needed|mtu mismatch|"
          "MTU mismatch|mtu too|MTU too|bad MTU|mtu differs|MTU differs",
@@ -328,15 +337,10 @@ ROWS = (
         ("loss", "packet loss", r"(?<![\d.])(?:[1-9]|[1-9]\d)(?:\.\d+)?% packet loss", 0.8)],
     ),
     *table(
-        "ping(8): nothing comes back", SYMPTOM, "master-unreachable",
-        [("all-lost", "100% packet loss", r"100% packet loss", 0.6, "", "node-network-down")],
-    ),
-    *table(
         "errno 97 EAFNOSUPPORT, getaddrinfo EAI_ADDRFAMILY, IPv6 only on one side", ROOT, "ipv6-problem",
         [("ipv6", "IPv6|ipv6|Address family for hostname|AF_INET6",
-         r"(?i)Address family for hostname not supported|ipv6.{0,40}(?:unreachable|"
-         r"disabled|not supported|not available|no route)"
-         r"|(?:no|without) (?:global )?ipv6|AF_INET6.{0,40}(?:not|fail)", 0.7)],
+         r"(?i)Address family for hostname not supported|ipv6.{0,40}(?:unreachable|disabled|not supported|"
+         r"not available|no route)|(?:no|without) (?:global )?ipv6|AF_INET6.{0,40}(?:not|fail)", 0.7)],
     ),
     *table(
         "torch socket.cpp no IPv6 on this host, and no second attempt", SYMPTOM, "ipv6-problem",

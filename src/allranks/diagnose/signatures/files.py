@@ -12,8 +12,7 @@ TRITON = (
 )
 EXTENSION = (
     "Give each node its own directory on a local disk: `export TORCH_EXTENSIONS_DIR=/tmp/$USER/extensions`. Or build "
-    "it "
-    "once before the run, on one node. Remove {path} and a `lock` file beside it"
+    "it once before the run, on one node. Remove {path} and a `lock` file beside it"
 )
 CHECKPOINT = (
     "Let one rank alone rename and remove checkpoints, with a barrier behind it. With transformers a shared disk takes "
@@ -36,8 +35,7 @@ _FAILS = (
 )
 GATE = (
     "Set HF_TOKEN to a token of an account that has accepted the terms of the model on its page, on every node. Or "
-    "load "
-    "it once with that account (`hf download`), and run with HF_HUB_OFFLINE=1"
+    "load it once with that account (`hf download`), and run with HF_HUB_OFFLINE=1"
 )
 ROWS = (
     *table(
@@ -45,7 +43,8 @@ ROWS = (
         [("cache-race", "tmp.pid_|tale |No such file|busy|too short|cannot stat shared",
          r"\btmp\.pid_\d+|(?:\.triton|triton/cache|__triton_launcher|torchinductor|inductor_cache|\.nv/ComputeCache)"
          r".{0,200}(?:[Ss]tale (?:NFS )?file handle|No such file or directory|busy|file too short|"
-         r"cannot stat shared)", 0.9,
+         r"cannot stat shared)|(?:[Ss]tale (?:NFS )?file handle|No such file or directory|busy): '[^']*"
+         r"(?:\.triton|triton/cache|torchinductor|inductor_cache)/", 0.9,
          "nodes share one cache of compiled kernels, and another one replaced or removed that file")],
         scope=RAISED, fix=TRITON,
     ),
@@ -64,9 +63,8 @@ ROWS = (
          r"No such file or directory: '[^']*\btmp-checkpoint-\d+|"
          r"No such file or directory: '(?:[^']*/)?rng_state_\d{1,5}\.pth'|"
          r"No such file or directory: '[^']*(?:checkpoint-|global_step)\d+[^']*/(?:rng_state|optimizer|scheduler|"
-         r"trainer_state"
-         r"|[\w.-]*optim_states)[^']*'$|"
-         r"(?:\[Errno 39\] Directory not empty|\[Errno 17\] File exists): '[^']*(?:checkpoint|global_step)[^']*'", 0.72,
+         r"trainer_state|[\w.-]*optim_states)[^']*'$|(?:\[Errno 39\] Directory not empty|"
+         r"\[Errno 17\] File exists): '[^']*(?:checkpoint|global_step)[^']*'", 0.72,
          "several ranks or nodes rename or remove one checkpoint directory", "missing-file")],
         scope=RAISED, fix=CHECKPOINT,
     ),
@@ -77,9 +75,17 @@ ROWS = (
          r"No such file or directory: '[^']+' -> '|\[Errno 39\] Directory not empty|\[Errno 17\] File exists|"
          r"\.nfs0[0-9a-f]{8,}|\[Errno 26\] Text file busy", 0.72,
          "several ranks or nodes make, move or remove one file", "missing-file"),
-        ("lock-unavailable", "No locks available|rrno 37]", r"No locks available|\[Errno 37\]", 0.75,
-         "the shared file system grants no locks")],
+        ],
         scope=RAISED,
+    ),
+    *table(
+        "flock(2), fcntl(2) on NFS and Lustre, HDF5, SQLite, filelock", ROOT, "shared-file-race",
+        [("lock-unavailable", "No locks available|rrno 37]|unable to lock file|database is locked",
+         r"No locks available|\[Errno 37\]|unable to lock file|database is locked", 0.85,
+         "the shared file system grants no locks, or another process holds this one")],
+        scope=RAISED,
+        fix="Put what is locked on a local disk of each node (HF_DATASETS_CACHE, HF_HOME, XDG_CACHE_HOME). HDF5 reads "
+            "without locks with HDF5_USE_FILE_LOCKING=FALSE, and datasets with HF_DATASETS_USE_SOFT_FILELOCK=1",
     ),
     *table(
         "errno 116 ESTALE, 107 ENOTCONN, 5 EIO, 121 EREMOTEIO of a mounted file system", ROOT, "storage-error",
@@ -103,13 +109,11 @@ ROWS = (
         "transformers utils/hub.py, huggingface_hub file_download.py, datasets load.py, urllib3, git, pip", ROOT,
         "hub-unreachable",
         [("hub-texts", "couldn't connect to '|in the cached files|disk cache|local cache|cached "
-                      "path|OfflineModeIsEnabled|"
-         "LocalEntryNotFoundError|ouldn't reach",
+                       "path|OfflineModeIsEnabled|LocalEntryNotFoundError|ouldn't reach",
          r"[Ww]e couldn't connect to 'https?://|couldn't find (?:them|it) in the cached files|"
          r"cannot find the (?:requested|appropriate) (?:files|snapshot folder).{0,80}(?:disk cache|local cache|"
-         r"cached path)|"
-         r"OfflineModeIsEnabled|"
-         r"LocalEntryNotFoundError|[Cc]ouldn't reach (?:the Hugging Face Hub|https?://|'[^']+' on the Hub)", 0.9,
+         r"cached path)|OfflineModeIsEnabled|LocalEntryNotFoundError|[Cc]ouldn't reach (?:the Hugging Face Hub|"
+         r"https?://|'[^']+' on the Hub)", 0.9,
          "the hub did not answer this node, and its cache has not all files"),
         ("hub-failed", _HUB_NEEDS, rf"(?:{HUB})\b.*(?:{_FAILS})|(?:{_FAILS}).*(?:{HUB})\b", 0.9,
          "that site did not answer this node: on many clusters compute nodes have no internet")],

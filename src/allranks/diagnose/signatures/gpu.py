@@ -23,9 +23,8 @@ ROWS = (
     ),
     *table(
         "CUDA cudaErrorECCUncorrectable, NVIDIA driver, HIP hipErrorECCNotCorrectable", ROOT, "ecc-error",
-        [("ecc", "ECC", r"(?i)uncorrectable ECC error|cudaErrorECCUncorrectable|double.bit ECC|ECC error encountered"
-         r"|hipErrorECCNotCorrectable"
-         r"|CUDA_ERROR_ECC_UNCORRECTABLE|uncorrectable ECC (?:mem)", 0.95),
+        [("ecc", "ECC", r"(?i)uncorrectable ECC error|cudaErrorECCUncorrectable|double.bit ECC|ECC error encountered|"
+                        r"hipErrorECCNotCorrectable|CUDA_ERROR_ECC_UNCORRECTABLE|uncorrectable ECC (?:mem)", 0.95),
         ("row-remap", "emap", r"(?i)row[- ]remap\w* (?:fail|pending)|Remapping Failure Occurred *: Yes", 0.85)],
         scope=RAISED,
     ),
@@ -45,13 +44,11 @@ ROWS = (
         "NVIDIA fabric manager guide, CUDA cudaErrorSystemNotReady (802), NCCL transport/nvls.cc", ROOT,
          "fabric-manager",
         [("system-not-ready", "system not yet initialized|SYSTEM_NOT_READY|SystemNotReady",
-         r"system not yet initialized"
-         r"|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady", 0.9,
+         r"system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady", 0.9,
          "a driver service that the machine needs, on NVSwitch machines the fabric manager, is not ready"),
         ("fabric-manager", "abric|nv-fabricmanager",
-         r"(?i)(?:nvidia-?|nv-?)?fabric ?manager(?:\.service)?\b.{0,60}(?:fail|not running|"
-         r"mismatch|don't match|inactive|dead|not started|not found)|fabric state .*(?:fail|not)|"
-         r"waiting for fabric manager", 0.85),
+         r"(?i)(?:nvidia-?|nv-?)?fabric ?manager(?:\.service)?\b.{0,60}(?:fail|not running|mismatch|don't match|"
+         r"inactive|dead|not started|not found)|fabric state .*(?:fail|not)|waiting for fabric manager", 0.85),
         ("nvls-multicast", "Multicast|multicast", r"NVLink SHARP \(NVLS\) Multicast memory|multicast.*CUDA error 401"
          r"|Failed to (?:bind|allocate|create).*[Mm]ulticast", 0.75,
          "NCCL: usually an error of the fabric manager or the NVSwitches"),
@@ -59,11 +56,11 @@ ROWS = (
          r"(?i:imex.{0,40}(?:fail|error|not|denied))", 0.6)],
     ),
     *table(
-        "torch CUDACachingAllocator.cpp, CUDA cudaErrorMemoryAllocation, cuBLAS, cuDNN, XLA, spconv, CTranslate2",
+        "torch CUDACachingAllocator.cpp, CUDA cudaErrorMemoryAllocation, cuBLAS, cuDNN, XLA, spconv, CTranslate2, "
+        "ROCR-Runtime, clr rocdevice.cpp callbackQueue",
         ROOT, "cuda-out-of-memory",
-        [("cuda-out-of-memory", "MemoryAllocation|hipErrorOutOfMemory|"
-         "out of memory|OutOfMemoryError",
-         r"(?:CUDA|HIP|XPU|NPU|MPS|GPU|cuda)\S* out of memory|CUDA error: out of memory"
+        [("cuda-out-of-memory", "MemoryAllocation|hipErrorOutOfMemory|out of memory|OutOfMemoryError",
+         r"(?:CUDA|HIP|XPU|NPU|MPS|GPU|cuda)\S* out of memory|CUDA [Ee]rror: out of memory"
          r"|torch\.(?:cuda\.)?OutOfMemoryError|Cuda failure.*out of memory|cudaErrorMemoryAllocation|"
          r"CUDA driver error: out of memory|CUDA runtime error.*out of memory|\.cu:\d+.*out of memory"
          r"|HIP error: out of memory|hipErrorOutOfMemory|(?:cuda|CUDA) failed with error (?:\d+ )?out of memory"),
@@ -72,29 +69,38 @@ ROWS = (
         ("cublas-handle", "_STATUS_NOT_INITIALIZED", r"CU(?:BLAS|DNN)_STATUS_NOT_INITIALIZED", 0.6,
          "the library found no memory for its handle, in most cases. A bad index in an earlier kernel does the same",
          "cuda-kernel-fault"),
-        ("kv-cache", "desired GPU memory|"
-         "cache blocks|KV cache",
-         r"No available memory for the cache blocks|larger than the maximum number "
-         r"of tokens that can be stored in KV cache|less than desired GPU memory utilization", 0.75)],
+        ("rocm-resources", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", r"HSA_STATUS_ERROR_OUT_OF_RESOURCES", 0.7)],
         scope=RAISED,
+    ),
+    *table(
+        "vLLM v1/worker/gpu_worker.py, utils/mem_utils.py: what is free at the start", ROOT, "cuda-out-of-memory",
+        [("memory-held", "desired GPU memory|is unbalanced", r"The memory capacity is unbalanced|"
+                                                             r"less than desired GPU memory utilization", 0.92,
+         "less is free than its share of the device's memory")],
+        scope=RAISED, fix="`{smi}` on {node} shows who else holds memory: end it. Or lower --gpu-memory-utilization",
+    ),
+    *table(
+        "vLLM v1/core/kv_cache_utils.py, SGLang model_runner.py", ROOT, "cuda-out-of-memory",
+        [("kv-cache", "cache blocks|KV cache|to increase --mem-fraction", r"Please try to increase --mem-fraction|"
+                                                                          r"No available memory for the cache blocks|"
+                                                                          r"larger than the maximum "
+         r"number of tokens that can be stored in KV cache", 0.75)],
+        scope=RAISED, fix="Lower --max-model-len, raise --gpu-memory-utilization (SGLang: --mem-fraction-static), or "
+                          "use more devices (--tensor-parallel-size)",
     ),
     *table(
         "CUDA cudaErrorIllegalAddress, cudaErrorAssert, cudaErrorLaunchFailure, ROCm hsa runtime",
         ROOT, "cuda-kernel-fault",
-        [("device-assert", "cudaErrorAssert|KERNEL_ASSERT|"
-         "device-side assert|Assertion",
+        [("device-assert", "cudaErrorAssert|KERNEL_ASSERT|device-side assert|Assertion",
          r"device-side assert triggered|\.cu[h]?:\d+: .*Assertion .*failed"
          r"|Indexing\.cu.*Assertion|CUDA_KERNEL_ASSERT|cudaErrorAssert"),
         ("illegal-access", "illegal memory access|IllegalAddress|ILLEGAL_ADDRESS",
-         r"illegal memory access was encountered"
-         r"|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS"),
-        ("launch-failure", "hardware stack|"
-         "launch failure|misaligned address|illegal instruction was|LAUNCH_FAILED|"
-         "LaunchFailure|address space|program counter|launch timed out",
-         r"unspecified launch failure|misaligned address|an illegal instruction "
-          r"was encountered|CUDA_ERROR_LAUNCH_FAILED"
-         r"|cudaErrorLaunchFailure|hardware stack error|invalid address space|global/shared address space"
-         r"|invalid program counter|the launch timed out and was terminated", 0.8)],
+         r"illegal memory access was encountered|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS"),
+        ("launch-failure", "hardware stack|launch failure|misaligned address|illegal instruction "
+                           "was|LAUNCH_FAILED|LaunchFailure|address space|program counter|launch timed out",
+         r"unspecified launch failure|misaligned address|an illegal instruction was encountered|"
+         r"CUDA_ERROR_LAUNCH_FAILED|cudaErrorLaunchFailure|hardware stack error|invalid address space|"
+         r"global/shared address space|invalid program counter|the launch timed out and was terminated", 0.8)],
         scope=RAISED,
     ),
     *table(
@@ -126,18 +132,46 @@ ROWS = (
             "CUDA_VISIBLE_DEVICES)",
     ),
     *table(
-        "vLLM v1/executor/ray_distributed_executor.py", ROOT, "cuda-device-unavailable",
+        "vLLM v1/executor/ray_distributed_executor.py, torch cuda/__init__.py, CUDAFunctions.cpp, CUDA "
+        "cudaErrorDevicesUnavailable, NoDevice, NVML", ROOT, "cuda-device-unavailable",
         [("ray-driver", "Ray does not allocate any GPUs", r"Ray does not allocate any GPUs on the driver node", 0.92,
-         "the driver runs where Ray has given it no GPU")],
+         "the driver runs where Ray has given it no GPU"),
+        ("device-busy", "busy or unavailable|device already in use|DEVICE_UNAVAILABLE|DevicesUnavailable",
+         r"busy or unavailable|exclusive-thread device already in use|CUDA_ERROR_DEVICE_UNAVAILABLE"
+         r"|cudaErrorDevicesUnavailable", 0.9, "the GPU is held by another process, in exclusive mode, or in error"),
+        ("mps", "MPS client|MPS server|device connections",
+         r"MPS client failed to connect|MPS server (?:is not ready|and the MPS client failed)"
+         r"|required to (?:create MPS client|support device connections) have been exhausted", 0.9,
+         "the Multi-Process Service, through which processes share the GPU, takes no client"),
+        ("no-device", "infer device|devices (0)|No CUDA|No supported|OS call|Cuda is|CUDAAccelerator|CUDA-capable|"
+         "no NVIDIA|No devices|NO_DEVICE|GPUs found|No HIP|access blocked|ROCm-capable|hipErrorNoDevice|ROCk",
+         r"Failed to infer device type|number of visible devices \(0\)|No (?:CUDA|HIP) GPUs are available|"
+         r"no CUDA-capable device|Found no NVIDIA driver|No devices were found"
+         r"|CUDA_ERROR_NO_DEVICE|no GPUs found|GPU access blocked|no ROCm-capable device is detected|hipErrorNoDevice"
+         r"|ROCk module is NOT loaded|No supported gpu backend found|"
+         r"OS call failed or operation not supported on this OS"
+         r"|ValueError: Cuda is not available|CUDAAccelerator. can not run on your system", 0.85)],
         scope=RAISED,
+    ),
+    *table(
+        "verl trainer/ppo/ray_trainer.py, vLLM executor/ray_utils.py", ROOT, "cuda-device-unavailable",
+        [("ray-gpus", "total desired GPUs|in the placement group|available node types|scheduled right now",
+         r"No available node types can fulfill|cannot be scheduled right now|less than total desired GPUs|"
+         r"GPUs exceeds the total .{0,40}in the placement group",
+         0.85, "the cluster of Ray has fewer GPUs than the program wants, so nodes have not joined or hold others")],
+        scope=RAISED,
+        fix="Run `ray status`: it shows the nodes that have joined and the GPUs that are free. Join the others with "
+            "`ray start --address {master}:6379`, end old actors, or ask for no more (trainer.nnodes, "
+            "trainer.n_gpus_per_node, --tensor-parallel-size)",
     ),
     *table(
         "CUDA cudaErrorInvalidDevice", ROOT, "invalid-device-ordinal",
         [("too-few-gpus", "GPU are|GPU is|GPU vis|GPU avail|GPUs are|GPUs is|GPUs vis|GPUs avail|than GPUs|"
          "nproc_per_node|device are|device is|device vis|device avail|devices are|devices is|devices vis|devices avail|"
-         "GPUs available|visible devices|available GPU|number of GPUs",
+         "visible devices|available GPU|number of GPUs",
          r"(?i)only \d+ (?:GPUs?|devices?) (?:are |is )?(?:available|visible)"
          r"|more (?:processes|ranks) than (?:available )?GPUs|exceeds the number of (?:available )?GPUs|"
+         r"less than or equal to the number of visible devices(?! \(0\))|"
          r"nproc_per_node .{0,60}(?:greater|larger|more) than .{0,60}GPU", 0.75)],
     ),
     *table(
@@ -152,42 +186,18 @@ ROWS = (
         ROOT, "driver-version-mismatch",
         [("driver-old", "driver version is insufficient|too old|INSUFFICIENT_DRIVER|in the installed CUDA driver|"
          "CUDA Driver version found",
-         r"driver version is insufficient|NVIDIA driver on your "
-         r"system is too old|CUDA_ERROR_INSUFFICIENT_DRIVER|"
+         r"driver version is insufficient|NVIDIA driver on your system is too old|CUDA_ERROR_INSUFFICIENT_DRIVER|"
          r"(?:CUDA error: |Error 36: |Cuda failure (?:\d+ )?')API call is not supported in the installed CUDA driver|"
          r"CUDA Driver version found is \d+\. Minimum"),
-        ("driver-library", "RM_VERSION_MISMATCH|"
-         "ersion mismatch|API mismatch",
-         r"[Dd]river/library version mismatch|API mismatch: the client has|"
-         r"NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
+        ("driver-library", "RM_VERSION_MISMATCH|ersion mismatch|API mismatch",
+         r"[Dd]river/library version mismatch|API mismatch: the client has|NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
         ("forward-compat", "version of the NVIDIA|version of the kernel|"
          "forward compatibility|display driver|unsupported toolchain|kernel module",
          r"forward compatibility was attempted"
          r"|unsupported display driver ?/ ?cuda driver|PTX was compiled with an unsupported toolchain"
          r"|does not match the version of the (?:kernel|NVIDIA) (?:module|driver)"),
         ("container-driver", "unsatisfied condition|requirement error",
-         r"nvidia-container-cli: requirement error: unsatisfied condition: "
-         r"(?:cuda|driver)", 0.9)],
-        scope=RAISED,
-    ),
-    *table(
-        "torch cuda/__init__.py, CUDAFunctions.cpp, CUDA cudaErrorDevicesUnavailable, NoDevice, NVML",
-        ROOT, "cuda-device-unavailable",
-        [("device-busy", "busy or unavailable|device already in use|DEVICE_UNAVAILABLE|DevicesUnavailable",
-         r"busy or unavailable|exclusive-thread device already in use|CUDA_ERROR_DEVICE_UNAVAILABLE"
-         r"|cudaErrorDevicesUnavailable", 0.9, "the GPU is held by another process, in exclusive mode, or in error"),
-        ("mps", "MPS client|MPS server|device connections",
-         r"MPS client failed to connect|MPS server (?:is not ready|and the MPS client failed)"
-         r"|required to (?:create MPS client|support device connections) have been exhausted", 0.9,
-         "the Multi-Process Service, through which processes share the GPU, takes no client"),
-        ("no-device", "No CUDA GPUs|No supported gpu|OS call|Cuda is|CUDAAccelerator|no CUDA-capable|"
-         "Found no NVIDIA|No devices were "
-         "found|NO_DEVICE|no GPUs found|No HIP GPUs|GPU access blocked|no ROCm-capable|hipErrorNoDevice|ROCk module",
-         r"No (?:CUDA|HIP) GPUs are available|no CUDA-capable device|Found no NVIDIA driver|No devices were found"
-         r"|CUDA_ERROR_NO_DEVICE|no GPUs found|GPU access blocked|no ROCm-capable device is detected|hipErrorNoDevice"
-         r"|ROCk module is NOT loaded|No supported gpu backend found|"
-         r"OS call failed or operation not supported on this OS"
-         r"|ValueError: Cuda is not available|CUDAAccelerator. can not run on your system", 0.85)],
+         r"nvidia-container-cli: requirement error: unsatisfied condition: (?:cuda|driver)", 0.9)],
         scope=RAISED,
     ),
     *table(
@@ -197,17 +207,22 @@ ROWS = (
          r"couldn't find libnvidia-ml|NVML Shared Library Not Found|invalid runtime name. nvidia|"
          r"unresolvable CDI devices",
          0.8),
-        ("driver-silent", "communicate with the NVIDIA driver|Driver Not Loaded|NVML: Unknown|"
-         "Unexpected error from cudaGetDeviceCount|nvidia-container-cli|"
-         "could not select device driver|RmInitAdapter",
+        ("driver-silent", "communicate with the NVIDIA driver|Driver Not Loaded|NVML: Unknown|Unexpected error from "
+                          "cudaGetDeviceCount|nvidia-container-cli|could not select device driver|RmInitAdapter",
          r"couldn't communicate with the NVIDIA driver|Driver Not Loaded|Failed to initialize NVML: Unknown Error"
          r"|Unexpected error from cudaGetDeviceCount|nvidia-container-cli: (?:initialization|device) error"
          r"|could not select device driver|RmInitAdapter failed", 0.75),
         ("no-cuda-load", "deserialize object on", r"deserialize object on (?:a )?CUDA device", 0.75),
-        ("cuda-unknown", "cudaErrorUnknown|"
-         "unknown error", r"(?:CUDA error|Cuda failure).*unknown error|CUDA unknown error|cudaErrorUnknown", 0.55),
         ("cuda-initialization", "initialization error|not initialized",
          r"CUDA (?:driver )?error: initialization error", 0.5)],
+    ),
+    *table(
+        "CUDA cudaErrorUnknown: the driver has logged what it was", ROOT, "cuda-device-unavailable",
+        [("cuda-unknown", "cudaErrorUnknown|unknown error",
+         r"(?:CUDA error|Cuda failure).*unknown error|CUDA unknown error|cudaErrorUnknown", 0.55, "",
+         "gpu-hardware-error")],
+        fix="Run `{kernel_log}; {smi}` on {node}. Where the kernel names an Xid, take the node out or reset the GPU. "
+            "Else end what holds it, and load nvidia_uvm again (`modprobe -r nvidia_uvm; modprobe nvidia_uvm`)",
     ),
     *table(
         "ROCR-Runtime runtime.cpp HwExceptionHandler", WEAK, "gpu-hardware-error",
@@ -237,9 +252,8 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "ROCR-Runtime, clr rocdevice.cpp callbackQueue", ROOT, "cuda-out-of-memory",
-        [("rocm-resources", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", r"HSA_STATUS_ERROR_OUT_OF_RESOURCES", 0.7)],
-        scope=RAISED,
+        "ROCR-Runtime runtime.cpp: the versions of amdgpu and of the libraries", ROOT, "driver-version-mismatch",
+        [("rocm-userspace", "kernel and userspace", r"Incompatible kernel and userspace", 0.95)],
     ),
     *table(
         "ROCm rocminfo.cc, rocm_smi", ROOT, "permission-denied",
@@ -251,16 +265,14 @@ ROWS = (
         "CUDA cudaErrorNoKernelImageForDevice, torch cuda/__init__.py", ROOT, "environment-mismatch",
         [("no-kernel-image", "no kernel image|not compatible with the current PyTorch|invalid device function"
          "|NoBinaryForGpu|kernel image is invalid|ARCH_MISMATCH|shared object initialization|PTX JIT",
-         r"no kernel image is available|hipErrorNoBinaryForGpu"
-         r"|is not compatible with the current PyTorch installation|invalid device function"
-         r"|device kernel image is invalid|CU(?:BLAS|DNN)_STATUS_ARCH_MISMATCH"
-         r"|PTX JIT compil(?:ation failed|er library not found)"
-         r"|(?:CUDA|HIP) error: shared object initialization failed", 0.85,
+         r"no kernel image is available|hipErrorNoBinaryForGpu|"
+         r"is not compatible with the current PyTorch installation|invalid device function|"
+         r"device kernel image is invalid|CU(?:BLAS|DNN)_STATUS_ARCH_MISMATCH|PTX JIT compil(?:ation failed|"
+         r"er library not found)|(?:CUDA|HIP) error: shared object initialization failed", 0.85,
          "this build of torch or of an extension has no code for this GPU")],
         scope=RAISED,
         fix="Run `python -c 'import torch; print(torch.cuda.get_arch_list())'`. Install a build of torch that lists "
-            "this GPU, "
-            "or build the extension again with {arch} set to it",
+            "this GPU, or build the extension again with {arch} set to it{near_arch}",
     ),
     *table(
         "torch distributed/distributed_c10d.py, cuda/__init__.py", ROOT, "environment-mismatch",
@@ -270,9 +282,6 @@ ROWS = (
           r"not compiled with|not linked with support for cuda", 0.9,
          "this build of torch lacks what the program asks for")],
         scope=RAISED,
-        fix="Run `python -c 'import torch; print(torch.__version__, torch.version.cuda)'`. Install the build with it "
-            "(for CUDA "
-            "`python -m pip install torch --index-url https://download.pytorch.org/whl/cu126`), or use the backend "
-            "gloo",
+        fix="Run `python -c 'import torch; print({torch_version})'`. {own_backend}",
     ),
 )  # fmt: skip

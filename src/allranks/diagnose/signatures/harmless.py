@@ -27,8 +27,9 @@ ROWS = (
     *table(
         "NCCL net.cc, plugin.cc, transport/p2p.cc, ibvwrap.cc (INFO)", H, "",
         [("no-plugin", "ould not find: libnccl|dlerror|lugin",
-         r"(?i)no plugin found|Could not find: libnccl|dlerror=libnccl|Plugin load \(lib\S+\) returned \d"
-         r"|Failed to find ncclNetPlugin|NET/Plugin: Failed to find|TUNER/Plugin: (?:Could|Failed)"),
+         r"(?i)^(?!.*version `).*(?:no plugin found|Could not find: libnccl|dlerror=libnccl|"
+         r"Plugin load \(lib\S+\) returned \d"
+         r"|Failed to find ncclNetPlugin|NET/Plugin: Failed to find|TUNER/Plugin: (?:Could|Failed))"),
         ("nccl-address", "Bootstrap",
          r"NCCL INFO Bootstrap ?: Using (?P<interface>[\w.-]+):(?P<address>[\d.]+)<\d+>"),
         ("no-verbs", "libibverbs", r"Failed to open libibverbs|"

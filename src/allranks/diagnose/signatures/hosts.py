@@ -39,12 +39,11 @@ ROWS = (
          r"Permission denied \([a-z]|Permission denied, please try again", 0.95),
         ("ssh-methods", "authentication|Authentication|PRIVATE KEY|Load key|sign_and_send_pubkey|PasswordRequired"
          "|Bad owner|password has expired|pam_slurm_adopt|account is currently not|private key file",
-         r"Too many authentication failures|[Nn]o (?:supported )?authentication methods|PasswordRequiredException: "
-         r"|Bad owner or permissions on |password has expired|Access denied by pam_slurm_adopt"
-          r"|This account is currently not available|UNPROTECTED PRIVATE KEY|Load key .*(?:bad permissions|"
-         r"invalid format|error in libcrypto)|"
-         r"sign_and_send_pubkey: .*(?:fail|denied|no mutual)|Authentication "
-          r"refused: bad ownership|AuthenticationException|(?i:ssh.{0,60}authentication " r"failed)", 0.9)],
+         r"Too many authentication failures|[Nn]o (?:supported )?authentication methods|PasswordRequiredException: |"
+         r"Bad owner or permissions on |password has expired|Access denied by pam_slurm_adopt|"
+         r"This account is currently not available|UNPROTECTED PRIVATE KEY|Load key .*(?:bad permissions|"
+         r"invalid format|error in libcrypto)|sign_and_send_pubkey: .*(?:fail|denied|no mutual)|"
+         r"Authentication refused: bad ownership|AuthenticationException|(?i:ssh.{0,60}authentication failed)", 0.9)],
         scope=Scope.LOG,
     ),
     *table(
@@ -52,8 +51,7 @@ ROWS = (
         [("ssh-key-form", "private key file", r"not a valid \w{2,8} private key file", 0.95,
          "paramiko does not read this key: of another kind, or in OpenSSH's own format")],
         fix="Write the key as PEM, after a copy of it: `ssh-keygen -p -m PEM -f ~/.ssh/id_rsa`. Then try `ssh -o "
-            "BatchMode=yes "
-            "{node} true`",
+            "BatchMode=yes {node} true`",
     ),
     *table(
         "OpenSSH sshconnect2.c, authfile.c, paramiko, DeepSpeed launcher/runner.py", ROOT, "ssh-auth",
@@ -65,10 +63,9 @@ ROWS = (
     *table(
         "OpenSSH sshconnect.c, paramiko ssh_exception.py, client.py", ROOT, "ssh-hostkey",
         [("ssh-hostkey", "ost key|HOST IDENTIFICATION|authenticity of host|BadHostKey|found in known_hosts",
-         r"Host key verification failed|HOST IDENTIFICATION HAS CHANGED|"
-         r"No \S+ host key is known|authenticity of host .*can't be established|"
-         r"(?:host key|Host key) .*(?:changed|mismatch|not found in known)|BadHostKeyException: "
-         r"|Server '[^']+' not found in known_hosts", 0.95)],
+         r"Host key verification failed|HOST IDENTIFICATION HAS CHANGED|No \S+ host key is known|"
+         r"authenticity of host .*can't be established|(?:host key|Host key) .*(?:changed|mismatch|"
+         r"not found in known)|BadHostKeyException: |Server '[^']+' not found in known_hosts", 0.95)],
     ),
     *table(
         "OpenSSH sshconnect.c, kex.c, sshd MaxStartups", ROOT, "ssh-unreachable",
@@ -76,8 +73,7 @@ ROWS = (
          r"ssh: connect to (?:host|address) (?P<node>\S+) port (?P<port>\d+): "
          r"|Unable to connect to port 22|(?<!\S)(?P<node2>\S+) port 22: (?:Connection|" r"No route|Network|Operation)",
          0.93),
-        ("ssh-banner", "SSH protocol banner|UNKNOWN port|"
-         "exchange_identification|banner exchange|port 22|sshd",
+        ("ssh-banner", "SSH protocol banner|UNKNOWN port|exchange_identification|banner exchange|port 22|sshd",
          r"(?:ssh|kex)_exchange_identification|banner exchange|Connection "
          r"(?:closed|reset) by (?:UNKNOWN port \d|(?P<node>\S+) port 22(?:22)?\b)|[Ee]rror reading SSH protocol banner",
          0.85,
@@ -90,24 +86,28 @@ ROWS = (
          "the jump host does not reach the node")],
     ),
     *table(
-        "OpenSSH clientloop.c, ServerAliveInterval, Open MPI orted", WEAK, "node-network-down",
+        "OpenSSH clientloop.c, ServerAliveInterval, Open MPI orted, Ray gcs_node_manager.cc, "
+        "python/ray/exceptions.py", WEAK, "node-network-down",
         [("ssh-lost", "imeout, server|send disconnect|lost communication|closed by remote host",
          r"Connection to (?P<node2>\S+) closed by remote host|Timeout, server (?P<node>\S+) not responding|"
-         r"client_loop: send disconnect|lost communication with (?:a )?remote daemon", 0.6)],
+         r"client_loop: send disconnect|lost communication with (?:a )?remote daemon", 0.6),
+        ("ray-node", "marked dead because|node has died|missing too many heartbeats|node was terminated unexpectedly|"
+         "was dead or unavailable",
+         r"(?:\b(?:ip|address): (?P<node>[\w.:-]{1,60}?)(?: and node name: [\w.-]{1,80})? )?"
+         r"has been marked dead because|\bnode has died\b|missing too many heartbeats"
+         r"|node was terminated unexpectedly|was running\) +was dead or unavailable", 0.65,
+         "Ray no longer hears of that node: it lost its link or its power, or its raylet ended", "peer-died")],
     ),
     *table(
         "Linux drivers netdev, bonding, Slurm NODE FAIL, Kubernetes node lifecycle", ROOT, "node-network-down",
         [("link-down", "Link is Down|link is down|Link down|carrier|NETDEV WATCHDOG|definitely down",
-         r"(?:NIC )?[Ll]ink is [Dd]own|[Ll]ink down|(?i:lost carrier|no "
-         r"carrier)|link status definitely down", 0.85),
-        ("node-failure", "error: Node|TaintManagerEviction|"
-         "NODE FAILURE|Node failure|NODE_FAIL|node failure|NodeNotReady|"
-         "node.kubernetes.io|DOWN*|not responding|on failed node|NodeLost",
+         r"(?:NIC )?[Ll]ink is [Dd]own|[Ll]ink down|(?i:lost carrier|no carrier)|link status definitely down", 0.85),
+        ("node-failure", "error: Node|TaintManagerEviction|NODE FAILURE|Node failure|NODE_FAIL|node "
+                         "failure|NodeNotReady|node.kubernetes.io|DOWN*|not responding|on failed node|NodeLost",
          r"NODE FAILURE|(?:Node failure on|Killing JobId=\S+ on failed node) (?P<node>\S+)|NODE_FAIL|NodeNotReady|"
-         r"Reason: *NodeLost|"
-         r"node\.kubernetes\.io/(?:unreachable|not-ready)|TaintManagerEviction|"
-         r"error: Nodes? (?P<node2>\S+) (?:not responding|DOWN|are still "
-          r"not ready)|nodes? (?P<node3>[\w.\[\],-]+) not responding", 0.88)],
+         r"Reason: *NodeLost|node\.kubernetes\.io/(?:unreachable|not-ready)|TaintManagerEviction|"
+         r"error: Nodes? (?P<node2>\S+) (?:not responding|DOWN|are still not ready)|"
+         r"nodes? (?P<node3>[\w.\[\],-]+) not responding", 0.88)],
     ),
     *table(
         "cgroup memory.events, Slurm task/cgroup, Ray memory monitor", ROOT,
@@ -123,9 +123,8 @@ ROWS = (
                                                                       "workers"),
         ("memory-limit", "memory limit|MemoryPressure|memory pressure|ObjectStoreFull|low on resource: memory|"
          "running low on memory",
-         r"[Ee]xceeded (?:job |step |\S+ )?memory limit|MemoryPressure|"
-         r"low on resource: memory|node running low on memory|killed due to memory pressure|"
-         r"ObjectStoreFullError", 0.82)],
+         r"[Ee]xceeded (?:job |step |\S+ )?memory limit|MemoryPressure|low on resource: memory|"
+         r"node running low on memory|killed due to memory pressure|ObjectStoreFullError", 0.82)],
     ),
     *table(
         "Kubernetes container status reasons", ROOT, "k8s-out-of-memory",
@@ -140,12 +139,10 @@ ROWS = (
          r"DUE TO TIME LIMIT|JobState=TIMEOUT|\bTIMEOUT +\d+:\d+|exceeded (?:its )?time ?limit|Job reached time limit|"
          r"Time limit exhausted for |Slurm job \d+ has expired|[Rr]eason: *\"?DeadlineExceeded|"
          r"longer than (?:the )?specified deadline", 0.93),
-        ("preempted", "JOB REQUEUE|"
-         "REEMPT|reempt|Spot|spot|imminent node shutdown",
-         r"DUE TO PREEMPTION|\bPREEMPTED\b|JobState=PREEMPTED|[Ss]pot (?:instance "
-         r")?interruption|(?:was|been|instance|Job|Pod|pod|node) preempted|"
-         r"Preempted (?:by|to accommodate)|TerminationByKubelet.*[Pp]reempt|DUE TO JOB REQUEUE|"
-         r"in response to imminent node shutdown", 0.92)],
+        ("preempted", "JOB REQUEUE|REEMPT|reempt|Spot|spot|imminent node shutdown",
+         r"DUE TO PREEMPTION|\bPREEMPTED\b|JobState=PREEMPTED|[Ss]pot (?:instance )?interruption|(?:was|been|instance|"
+         r"Job|Pod|pod|node) preempted|Preempted (?:by|to accommodate)|TerminationByKubelet.*[Pp]reempt|"
+         r"DUE TO JOB REQUEUE|in response to imminent node shutdown", 0.92)],
     ),
     *table(
         "Slurm slurmstepd/req.c, srun --kill-on-bad-exit", SYMPTOM, "unknown",
@@ -155,14 +152,15 @@ ROWS = (
     Row("slurm-cancelled", "slurm-cancelled", SYMPTOM, "Slurm slurmstepd (scancel, or the end of a failed step)", (
      "CANCELLED", "scancel", "Job step aborted",
      "cancelled by user", "Job cancel", "Job was cancel", "has been revoked"),
-        r"\*\*\* (?P<what>STEP|JOB) (?P<job>[\d.+_\w]+) ON (?P<node>\S+) "
-         r"CANCELLED|JobState=(?P<state>CANCELLED)|\b(?P<by>CANCELLED by "
-         r"\w+|cancelled by user|scancel \d+|Job (?:was )?cancell?ed)|CANCELLED AT|"
+        r"\*\*\* (?P<what>STEP|JOB) (?P<job>[\d.+_\w]+) ON (?P<node>\S+) CANCELLED|JobState=(?P<state>CANCELLED)|"
+        r"\b(?P<by>CANCELLED by \w+|cancelled by user|scancel \d+|Job (?:was )?cancell?ed)|CANCELLED AT|"
         r"Job allocation \d+ has been revoked", rule=
          "slurm-end"),
     *table(
-        "Slurm slurmstepd/mgr.c (srun has ended before the step)", CASCADE, "",
-        [("task-exit-unsent", "MESSAGE_TASK_EXIT", r"Failed to send MESSAGE_TASK_EXIT")],
+        "Slurm slurmstepd/mgr.c (srun has ended before the step), Kubernetes kubelet's restarts", CASCADE, "",
+        [("task-exit-unsent", "MESSAGE_TASK_EXIT", r"Failed to send MESSAGE_TASK_EXIT"),
+        ("crash-loop", "CrashLoopBackOff|restarting failed container",
+          r"CrashLoopBackOff|restarting failed container")],
     ),
     *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "clock-skew",
@@ -173,8 +171,18 @@ ROWS = (
          r"timestamp.{0,40}in the future|clock is (?:behind|" r"ahead|off)", 0.88)],
     ),
     *table(
-        "enroot docker.sh, runtime.sh, pyxis args.c, enroot.c, importer.c", ROOT, "k8s-image",
-        [("enroot-image", "returned error code", r"URL \S+ returned error code: [45]\d\d", 0.85)],
+        "enroot docker.sh, runtime.sh, pyxis args.c, enroot.c, importer.c, Kubernetes kubelet, containerd images", ROOT,
+        "k8s-image",
+        [("enroot-image", "returned error code", r"URL \S+ returned error code: [45]\d\d", 0.85),
+        ("image-pull", "manifest for |ErrImage|ImagePull|InvalidImageName|pull image|pull access denied|manifest "
+                        "unknown|toomanyrequests|unpack image|resolve reference|invalid reference format|No such "
+                        "image|parse image name|pull policy of Never",
+         r"ErrImage\w+|ImagePullBackOff|InvalidImageName|[Ff]ailed to pull (?:and unpack )?image|pull access denied|"
+         r"manifest (?:unknown|for \S+ not found)|toomanyrequests|failed to resolve reference|"
+         r"invalid reference format|No such image: |couldn't parse image name|pull policy of Never", 0.95),
+        # Go writes errnos in small letters, the C library does not.
+        ("image-architecture", "exec format error|no matching manifest",
+         r"exec format error|no matching manifest for", 0.75)],
     ),
     *table(
         "pyxis enroot.c: the log of the import comes below it", WEAK, "k8s-image",
@@ -198,8 +206,7 @@ ROWS = (
         "Slurm slurm_errno.c: what a job or a step asks for", ROOT, "slurm-config",
         [("gres-asked", "generic resource", r"Invalid generic resource \(gres\) specification", 0.95)],
         fix="Pass the same --gres to sbatch and to srun, and only what `sinfo -o '%P %G'` shows. `scontrol show job "
-            "{job}` says "
-            "what the job has",
+            "{job}` says what the job has",
     ),
     *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
@@ -218,8 +225,7 @@ ROWS = (
         [("slurmd-timeout", "Socket timed out|socket timed out", r"[Ss]ocket timed out on send/recv", 0.76,
          "a daemon of Slurm did not answer in time (MessageTimeout)")],
         fix="Run `scontrol ping; scontrol show node {node}`, and on that node `systemctl status slurmd munge; "
-            "journalctl -u "
-            "slurmd --since -1h`. Leave it out with --exclude, or start slurmd again",
+            "journalctl -u slurmd --since -1h`. Leave it out with --exclude, or start slurmd again",
     ),
     *table(
         "Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config",
@@ -227,9 +233,8 @@ ROWS = (
          "slurm controller|slurm_load|Invalid job credential|slurm_load|_establish_config|"
          "resolve_ctls|fetch_config",
          r"Could not establish a configuration source|Protocol authentication error|Munge (?:en|de)code failed|"
-         r"(?:_establish_config_source|resolve_ctls_from_dns_srv|fetch_config): |"
-         r"Unable to contact slurm controller|"
-         r"Invalid job credential|slurm_load_\w+ error|Unable to confirm " r"allocation", 0.75),
+         r"(?:_establish_config_source|resolve_ctls_from_dns_srv|fetch_config): |Unable to contact slurm controller|"
+         r"Invalid job credential|slurm_load_\w+ error|Unable to confirm allocation", 0.75),
         ("slurm-address", "find an address, check", r"Can't find an address, check slurm\.conf", 0.85,
          "Slurm finds no address for a node that its files name", "name-resolution"),
         ("slurm-conf-files", "gres.conf|_node_config_validate|GRES|unrecognized key",
@@ -240,14 +245,12 @@ ROWS = (
         "pyxis enroot.c, enroot runtime.sh and hooks, libnvidia-container", ROOT, "slurm-config",
         [("container-start", "start container|container start|enroot-|spank_pyxis|enroot/hooks.d|nvidia-container-cli",
          r"pyxis: (?:couldn't start container|container start failed)|enroot-\w{1,20}: failed to execute|"
-         r"spank_pyxis\.so: task_init\(\) failed|"
-         r"enroot/hooks\.d/\S{1,80} exited with return code|nvidia-container-cli: (?:ldcache|mount|"
-         r"container) error", 0.95,
+         r"spank_pyxis\.so: task_init\(\) failed|enroot/hooks\.d/\S{1,80} exited with return code|"
+         r"nvidia-container-cli: (?:ldcache|mount|container) error", 0.95,
          "the container did not start: the enroot log that pyxis prints says which step failed")],
         fix="Read the enroot log in these lines. On {node} run `enroot start` with the same image, and "
-            "`nvidia-container-cli "
-            "-k -d /dev/tty info`. Mend the hook that failed (/etc/enroot/hooks.d), or leave the node out "
-            "(--exclude={node})",
+            "`nvidia-container-cli -k -d /dev/tty info`. Mend the hook that failed (/etc/enroot/hooks.d), or leave "
+            "the node out (--exclude={node})",
     ),
     *table(
         "Slurm src/interfaces/mpi.c", ROOT, "slurm-config",
@@ -274,20 +277,6 @@ ROWS = (
          "another step of this job holds the CPUs, the memory or the GPUs (srun --overlap, --exact)")],
     ),
     *table(
-        "Kubernetes kubelet, containerd images", ROOT, "k8s-image",
-        [("image-pull", "manifest for |"
-         "ErrImage|ImagePull|InvalidImageName|pull image|pull access denied|"
-         "manifest unknown|toomanyrequests|unpack image|resolve reference|invalid reference format|No such image|"
-         "parse image name|pull policy of Never",
-         r"ErrImage\w+|ImagePullBackOff|InvalidImageName|[Ff]ailed to pull "
-         r"(?:and unpack )?image|pull access denied|"
-         r"manifest (?:unknown|for \S+ not found)|toomanyrequests|failed to resolve reference|"
-         r"invalid reference format|No such image: |couldn't parse image name|pull policy of Never", 0.95),
-        # Go writes errnos in small letters, the C library does not.
-        ("image-architecture", "exec format error|no matching manifest",
-         r"exec format error|no matching manifest for", 0.75)],
-    ),
-    *table(
         "errno 8 ENOEXEC, bash execute_cmd.c", ROOT, "environment-mismatch",
         [("exec-format", "Exec format error|cannot execute binary file",
          r"Exec format error|cannot execute binary file", 0.8,
@@ -301,8 +290,14 @@ ROWS = (
          r"no such file or directory|^FATAL: +stat \S+: no such file or directory", 0.9)],
     ),
     *table(
-        "Docker daemon: a container of this name exists", ROOT, "orphan-process",
-        [("container-name", "in use by container", r"The container name \S+ is already in use by container", 0.85)],
+        "Docker daemon (names of containers), bash (a job that Ctrl-Z has stopped), launchers", ROOT, "orphan-process",
+        [("container-name", "in use by container", r"The container name \S+ is already in use by container", 0.85),
+        ("job-stopped", "Stopped  ", r"^\[\d{1,3}\][-+]? +Stopped  +\S", 0.8),
+        ("stale", "earlier run|earlier job|previous job|old run|old job|"
+         "stale|eftover|left over|left-over|zombie|defunct|previous run|already running|orphan",
+         r"(?i)\b(?:stale|left-?over|zombie|orphan(?:ed)?|defunct)\b.{0,30}(?:process|job|run|rank|worker|pid|lock|"
+         r"python|store|session)|process(?:es)? (?:of|from) (?:a|an|the) (?:previous|earlier|old) (?:run|job)|"
+         r"(?:another|an?) (?:instance|process|job|run).{0,40}already running", 0.72)],
     ),
     *table(
         "NVIDIA k8s-device-plugin, kubelet cm/devicemanager", ROOT, "gpu-hardware-error",
@@ -311,27 +306,18 @@ ROWS = (
          "the device plugin has seen an Xid of every GPU that is left on that node", "k8s-scheduling")],
     ),
     *table(
-        "bash jobs: a job that Ctrl-Z has stopped keeps its ports and its GPUs", ROOT, "orphan-process",
-        [("job-stopped", "Stopped  ", r"^\[\d{1,3}\][-+]? +Stopped  +\S", 0.8)],
-    ),
-    *table(
-        "Kubernetes scheduler, quota admission, device plugin", ROOT, "k8s-scheduling",
-        [("nodes-available", "nodes are available|FailedScheduling|Unschedulable|Insufficient|"
-         "untolerated taint|node affinity|unbound immediate|exceeded quota|"
-         "UnexpectedAdmissionError|volume node affinity|didn't match|admission webhook|is forbidden|"
-         "no matches for kind|unable to create PodGroup|"
-         "schedulable|available node types",
-         r"PodGroup \S+ unschedulable|unable to create PodGroup|"
-         r"admission webhook \S+ denied|\w\"? is forbidden: (?!User )|no matches for kind \"|"
-         r"tasks in gang unschedulable|No available node types can fulfill|"
-         r"\d/\d{1,7} nodes are available|FailedScheduling|\bUnschedulable\b|"
-          r"Insufficient (?:nvidia\.com|amd\.com|cpu|memory|rdma|\w+/)|untolerated "
-          r"taint|unbound immediate PersistentVolumeClaims|exceeded quota|" r"UnexpectedAdmissionError|"
-         r"volume node affinity|didn't match (?:Pod's )?node", 0.93)],
-    ),
-    *table(
-        "SkyPilot exceptions.py, clouds/kubernetes.py", ROOT, "k8s-scheduling",
-        [("sky-resources", "ResourcesUnavailableError|No resource satisfying",
+        "Kubernetes scheduler, quota admission, device plugin, SkyPilot exceptions.py, clouds/kubernetes.py", ROOT,
+        "k8s-scheduling",
+        [("nodes-available", "nodes are available|FailedScheduling|Unschedulable|Insufficient|untolerated taint|node "
+                             "affinity|unbound immediate|exceeded quota|UnexpectedAdmissionError|volume node "
+                             "affinity|didn't match|admission webhook|is forbidden|no matches for kind|unable to "
+                             "create PodGroup|schedulable",
+         r"PodGroup \S+ unschedulable|unable to create PodGroup|admission webhook \S+ denied|"
+         r'\w\"? is forbidden: (?!User )|no matches for kind \"|tasks in gang unschedulable|'
+         r"\d/\d{1,7} nodes are available|FailedScheduling|\bUnschedulable\b|Insufficient (?:nvidia\.com|amd\.com|cpu|"
+         r"memory|rdma|\w+/)|untolerated taint|unbound immediate PersistentVolumeClaims|exceeded quota|"
+         r"UnexpectedAdmissionError|volume node affinity|didn't match (?:Pod's )?node", 0.93),
+        ("sky-resources", "ResourcesUnavailableError|No resource satisfying",
          r"ResourcesUnavailableError: |No resource satisfying Kubernetes\(", 0.85)],
     ),
     *table(
@@ -348,33 +334,63 @@ ROWS = (
     ),
     *table(
         "Ray python/ray/_private/services.py, util/client/worker.py, gcs_rpc_client.h", SYMPTOM, "master-unreachable",
-        [("ray-head", "running Ray instance|ray client connection|connect to GCS",
-         r"Could not find any running Ray instance|ray client connection timeout|"
+        [("ray-head", "running Ray instance|ray client connection|connect to GCS|Have you run 'ray start'|"
+         "node_ip_address.json",
+         r"Could not find any running Ray instance|ray client connection timeout|Have you run 'ray start'|"
+         r"Can't find a `node_ip_address\.json`|"
          r"(?:[Ff]ailed|Unable) to connect to GCS\b(?:.{0,20} at (?:address )?(?P<peer>[\w.-]+):(?P<port>\d+))?", 0.7,
          "the head node of Ray does not answer")],
     ),
     *table(
-        "Ray gcs_node_manager.cc, python/ray/exceptions.py", WEAK, "node-network-down",
-        [("ray-node", "marked dead because|node has died|missing too many heartbeats|node was terminated unexpectedly|"
-         "was dead or unavailable",
-         r"(?:\b(?:ip|address): (?P<node>[\w.:-]{1,60}?)(?: and node name: [\w.-]{1,80})? )?"
-         r"has been marked dead because|\bnode has died\b|missing too many heartbeats"
-         r"|node was terminated unexpectedly|was running\) +was dead or unavailable", 0.65,
-         "Ray no longer hears of that node: it lost its link or its power, or its raylet ended", "peer-died")],
+        "Ray python/ray/_private/node.py, services.py: a cluster of before", ROOT, "orphan-process",
+        [("ray-session", "persisted value|Ray is trying to start at", r"Session name \S+ does not match persisted "
+                                                                      r"value|"
+          r"Ray is trying to start at .* is already running", 0.92, "another cluster of Ray runs on that port")],
+        scope=RAISED, fix="Run `ray stop --force` on every node, and remove /tmp/ray where they share it. Then start "
+                          "the "
+                          "head, and the others after it",
     ),
     *table(
-        "Kubernetes kubelet's restarts say that, not why", CASCADE, "",
-        [("crash-loop", "CrashLoopBackOff|restarting failed container",
-          r"CrashLoopBackOff|restarting failed container")],
+        "Ray python/ray/_private/worker.py: ray.init() in a cluster", ROOT, "bad-launch-arguments",
+        [("ray-existing", "existing cluster", r"When connecting to an existing cluster, \w+", 0.95)],
+        scope=RAISED, fix="Leave num_cpus, num_gpus and the like out of ray.init(), as `ray start` has set them. Where "
+                          "a cluster of its own is meant, `unset RAY_ADDRESS`, or ray.init(address='local')",
     ),
     *table(
-        "launchers and drivers what an earlier run left", ROOT, "orphan-process",
-        [("stale", "earlier run|earlier job|previous job|old run|old job|"
-         "stale|eftover|left over|left-over|zombie|defunct|previous run|already running|orphan",
-         r"(?i)\b(?:stale|left-?over|zombie|orphan(?:ed)?|defunct)\b.{0,30}(?:process|"
-         r"job|run|rank|worker|pid|lock|python|store|session)|"
-         r"process(?:es)? (?:of|from) (?:a|an|the) (?:previous|earlier|"
-          r"old) (?:run|job)|(?:another|an?) (?:instance|process|job|run).{0,40}already " r"running", 0.72)],
+        "Ray python/ray/exceptions.py, _private/runtime_env", ROOT, "environment-mismatch",
+        [("ray-env", "RuntimeEnvSetupError", r"RuntimeEnvSetupError", 0.75,
+         "what runtime_env names could not be installed or fetched on that node")],
+        scope=RAISED, fix="Read runtime_env_setup-*.log in /tmp/ray/session_latest/logs on {node}. Put the packages "
+                          "into "
+                          "the image, and a working_dir on a disk that all nodes have",
+    ),
+    *table(
+        "Ray raylet_client: the raylet of a node has ended, or the node has no more processes", SYMPTOM,
+        "limit-too-small",
+        [("ray-register", "register worker with raylet", r"Unable to register worker with raylet", 0.5, "",
+          "node-network-down")],
+        fix="Run `ulimit -u; df -h /tmp/ray`, and read raylet.out in /tmp/ray/session_latest/logs on {node}. Start Ray "
+            "with fewer CPUs (`ray start --num-cpus`), because it starts a worker for each",
+    ),
+    *table(
+        "Ray raylet/node_manager.cc, slow answers of a node that lives", SYMPTOM, "straggler",
+        [("ray-overloaded", "mistakenly been marked", r"has mistakenly been marked as dead", 0.45,
+         "the node lives and did not answer Ray's head in time: it was busy, with a save for instance",
+         "node-network-down")],
+        fix="Give nodes longer at the head: RAY_health_check_timeout_ms=60000 and "
+            "RAY_health_check_failure_threshold=20 "
+            "before `ray start --head`. Leave a core free for the raylet",
+    ),
+    *table(
+        "SGLang entrypoints/http_server.py, managers/scheduler.py, vLLM v1/executor/multiproc_executor.py", SYMPTOM,
+        "straggler",
+        [("engine-late", "Health check failed|atchdog timeout|RPC call to|memory broadcast block|engine core processes",
+         r"Timed out waiting for engine core processes|Health check failed\. Server couldn't|[Ww]atchdog timeout \(|"
+         r"RPC call to \w+ timed out|"
+         r"No available shared memory broadcast block", 0.42,
+         "a process of the engine did not answer in time: long prompts, a compile, or a collective that hangs")],
+        fix="Run `py-spy dump --pid PID` on its processes. Where they work, give them longer: "
+            "SGLANG_HEALTH_CHECK_TIMEOUT and --watchdog-timeout of SGLang, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS of vLLM",
     ),
 )  # fmt: skip
 

@@ -46,8 +46,7 @@ ROWS = (
     _end("agent-block", "torch elastic/multiprocessing/errors/__init__.py", "Root Cause|NO_OTHER_FAILURES",
          r"Root Cause|<NO_OTHER_FAILURES>", CASCADE),
     _end("signal-end", "bash, Open MPI, CPython subprocess how a process ended",
-         "exited on signal|died with <Signals|Killed|: Signal |WTERMSIG|"
-         "terminated with signal",
+         "exited on signal|died with <Signals|Killed|: Signal |WTERMSIG|terminated with signal",
          r"_job_complete: JobId=\d+ WTERMSIG (?P<signal3>\d+)|"
          r"(?:process rank (?P<rank>\d+) .*)?exited on signal (?P<signal>\d+)|died with <Signals\.(?P<name>\w+)|"
          r"process \d+ terminated with signal (?P<name2>\w+)|"
@@ -91,15 +90,14 @@ GENERAL = (
          "erminated", "borted", "ailed", "FAILED", "RESOURCE_EXHAUSTED", "esource exhausted", "nan", "NaN", "on-zero",
          "onzero", "is dead", "died", "Non-OK", "halted", "killed", "imed out", "ould not", "annot ", "nable to"),
         pattern=r"NCCL WARN|\b(?:[Ee]rror|ERROR)\b[^:]{0,40}: (?!(?:0|[\d.]+(?:e-?\d+)?|[Nn]one|null)(?:\s|,|$))|"
-        r"Non-OK-status|halted unexpectedly|[Cc]heck failed: |\b[Ee]rror[.!](?:\s|$)|\berrno: [1-9]|\breturned error\b|"
-        r"\b(?:FATAL|[Ff]atal|CRITICAL)\b|[Uu]nhandled exception|"
-        r"\bcrashed\b|\bterminated\b(?! (?:normally|successfully|gracefully))|\b[Aa]borted\b|"
-        r"\b[Ff]ailed (?:to|with|on|at|in|for|because)\b|\b[Ff]ailed[:!.]|\bFAILED\b|"
-        r"RESOURCE_EXHAUSTED|[Rr]esource exhausted|[Nn]on-?zero (?:exit|status|return)|"
-        r"\bis dead\b|\bdied\b|\bkilled\b|\b[Tt]imed out\b|"
-        r"\b(?:[Cc]ould not|[Cc]annot|[Uu]nable to) (?:be )?(?:open|load|find|connect|reach|start|create|allocate|bind|"
-        r"initiali[sz]e|read|write|save|launch|join|resolve)|"
-        r"\b(?:nan|NaN)\b.{0,40}\b(?:detected|encountered|found|unexpected|stopping|abort)|"
-        r"\b(?:[Dd]etected|[Ee]ncountered|[Ff]ound|[Uu]nexpected|is)\b.{0,30}\b(?:nan|NaN)\b",
+                r"Non-OK-status|halted unexpectedly|[Cc]heck failed: |\b[Ee]rror[.!](?:\s|$)|\berrno: [1-9]|"
+                r"\breturned error\b|\b(?:FATAL|[Ff]atal|CRITICAL)\b|[Uu]nhandled exception|\bcrashed\b|"
+                r"\bterminated\b(?! (?:normally|successfully|gracefully))|\b[Aa]borted\b|\b[Ff]ailed (?:to|with|on|at|"
+                r"in|for|because)\b|\b[Ff]ailed[:!.]|\bFAILED\b|RESOURCE_EXHAUSTED|[Rr]esource exhausted|"
+                r"[Nn]on-?zero (?:exit|status|return)|\bis dead\b|\bdied\b|\bkilled\b|\b[Tt]imed out\b|"
+                r"\b(?:[Cc]ould not|[Cc]annot|[Uu]nable to) (?:be )?(?:open|load|find|connect|reach|start|create|"
+                r"allocate|bind|initiali[sz]e|read|write|save|launch|join|resolve)|\b(?:nan|"
+                r"NaN)\b.{0,40}\b(?:detected|encountered|found|unexpected|stopping|abort)|\b(?:[Dd]etected|"
+                r"[Ee]ncountered|[Ff]ound|[Uu]nexpected|is)\b.{0,30}\b(?:nan|NaN)\b",
         confidence=0.1, rule="alarm"),
 )  # fmt: skip

@@ -36,21 +36,24 @@ ROWS = (
          r"failed to extend /dev/shm/nccl-|creating shared memory segment|"
          r"posix_fallocate failed : No space|/dev/shm/nccl-\S.*(?:No space|failed)", 0.9),
         ("torch-shm", "</torch_|shared memory|/dev/shm",
-         r"</torch_[^>]*>.*(?:No space left|\(28\)|Cannot allocate|unable "
-         r"to)|unable to (?:write to|allocate|resize|"
-         r"mmap|open).{0,40}shared memory.*(?:No space|\(28\)|Cannot)|unable to (?:write|resize).{0,20}</torch_"
-         r"|No space left on device.*/dev/shm|/dev/shm.*No space left|out of shared memory\b(?!.*try)", 0.85),
-        ("pidfd-shm", "shm size is too small|"
-         "insufficient shared memory",
+         r"</torch_[^>]*>.*(?:No space left|\(28\)|Cannot allocate|unable to)|unable to (?:write to|allocate|resize|"
+         r"mmap|open).{0,40}shared memory.*(?:No space|\(28\)|Cannot)|unable to (?:write|resize).{0,20}</torch_|"
+         r"No space left on device.*/dev/shm|/dev/shm.*No space left|out of shared memory\b(?!.*try)", 0.85),
+        ("pidfd-shm", "shm size is too small|insufficient shared memory",
          r"(?<!caused by )insufficient shared memory \(shm\) size|shm size is too small", 0.7)],
         scope=RAISED,
     ),
     *table(
-        "NCCL misc/shmutils.cc (the segment of another rank is opened)", SYMPTOM, "unknown",
+        "NCCL misc/shmutils.cc (the segment of another rank is opened), NCCL nccl.h ncclSystemError, "
+        "ncclInternalError, ncclInvalidUsage without their last error they say nothing", SYMPTOM, "unknown",
         [("shm-attach", "attaching to shared memory segment|NCCL WARN Call to open failed",
          r"Error while attaching to shared memory segment|NCCL WARN Call to open failed", 0.35,
          "the shared memory of another rank on this host is not there: that rank has ended, or their containers do not "
-         "share /dev/shm")],
+         "share /dev/shm"),
+        ("nccl-general", "ncclSystemError|ncclInternalError|ncclInvalidUsage|ncclUnhandledCudaError|"
+         "unhandled system error|unhandled cuda error|Test NCCL failure|Test CUDA failure",
+         r"Test (?:NCCL|CUDA) failure |"
+         r"nccl(?:SystemError|InternalError|InvalidUsage|UnhandledCudaError)|unhandled (?:system|cuda) error", 0.3)],
     ),
     *table(
         "NCCL init.cc, bootstrap.cc (versions in the handshake), the dynamic linker", ROOT, "nccl-version-mismatch",
@@ -75,10 +78,15 @@ ROWS = (
     *table(
         "NCCL misc/ibvwrap.cc, ENOMEM of registration and of queues", ROOT, "memlock-limit",
         [("ib-register", "ibv_reg_mr", r"ibv_reg_mr.*(?:Cannot allocate|failed)", 0.8),
-        ("ib-queue-memory", "ibv_create", r"ibv_create_(?:cq|qp|srq|comp_channel)\S* failed.*Cannot allocate", 0.8),
+        ("ib-queue-memory", "ibv_create|o create ",
+         r"(?:ibv_create_(?:cq|qp|srq|comp_channel)\S* failed|[Ff]ailed to create (?:CQ|QP|"
+         r"SRQ)).*Cannot allocate", 0.8),
         ("memlock", "RLIMIT_MEMLOCK|memlock|locked memory|max locked",
          r"(?i)RLIMIT_MEMLOCK|memlock.*(?:limit|too)|locked memory limit|max locked memory", 0.75),
-        ("ucx-register", "ailed to register", r"[Ff]ailed to register .*: Cannot allocate memory", 0.7)],
+        ("ucx-register", "ailed to register|o register MR|fi_mr_reg|ibfabric error|EFA internal error",
+         r"[Ff]ailed to register .*: Cannot allocate memory|(?:fi_mr_reg|Unable to register MR)\b.*Cannot allocate|"
+         r"Libfabric error: \(-12\)|EFA internal error: \(4112\)", 0.7,
+         "libfabric and UCX lock what they register")],
         scope=RAISED,
     ),
     Row("ib-completion", "nccl-ib-error", SYMPTOM, "NCCL transport/net_ib.cc, ibv_wc_status", (
@@ -87,9 +95,18 @@ ROWS = (
          r")?with (?:status=\S*?\(?|error )(?P<status>\d+)",
         rule="ib-completion"),
     *table(
+        "ibv_modify_qp(3) of NCCL, NVSHMEM, Mooncake, perftest: a queue pair finds no way to its peer", ROOT,
+        "nccl-ib-error",
+        [("ib-modify-qp", "ibv_modify_qp|modify QP", r"ibv_modify_qp\S* failed(?: with(?: error)?)?|"
+          r"[Ff]ailed to modify QP", 0.85)],
+        scope=RAISED,
+        fix="Run `show_gids; ibv_devinfo` on both nodes. For RoCE set NCCL_IB_GID_INDEX to the index of a routed "
+            "RoCE v2 address (3 is usual). Where only NICs of one rail reach each other, set NCCL_CROSS_NIC=0. Choose "
+            "devices that are up with NCCL_IB_HCA. A run with NCCL_IB_DISABLE=1 proves that it is the fabric",
+    ),
+    *table(
         "NCCL transport/net_ib.cc, misc/ibvwrap.cc, verbs(7)", ROOT, "nccl-ib-error",
-        [("ib-modify-qp", "ibv_modify_qp", r"ibv_modify_qp\S* failed(?: with(?: error)?)?", 0.85),
-        ("ib-verbs", "ibv_|mlx5dv_create|Unable to |Fatal error", r"ibv_(?:open_device|alloc_pd|query_|create_|"
+        [("ib-verbs", "ibv_|mlx5dv_create|Unable to |Fatal error", r"ibv_(?:open_device|alloc_pd|query_|create_|"
          r"post_|poll_cq|get_)\S{0,60} failed"
          r"|mlx5dv_create_\w{1,20} failed|NET/IB ?: Unable to (?:open|query) |NET/IB: Fatal error", 0.75),
         ("ib-async", "async fatal|async event",
@@ -105,6 +122,8 @@ ROWS = (
          r"IBV_WC_SUCCESS\. [1-9]\d? vs 0", 0.8, "a transfer over InfiniBand ended with an error"),
         ("ofi", "NET/OFI", r"NCCL WARN NET/OFI|WARN: Function: \w{1,60} Line: \d+: NET/OFI|"
          r"^(?:Last error: ?)?NET/OFI (?!Selected|Using|Init|Setting|Running|Config|Forc)", 0.6),
+        ("efa-receiver", "Unresponsive receiver", r"Unresponsive receiver", 0.85,
+         "the peer does not answer over EFA: it has ended, or its security group forbids"),
         ("efa-kernel", "efa_", r"\befa_\d{1,2}: Failed to", 0.6, "the kernel's driver of EFA refuses"),
         ("efa-none", "provider efa", r"provider efa output empty list", 0.6, "libfabric finds no EFA device here"),
         ("ucx-transport", "ransport retry|endpoint timeout|RDMA_CM|ib_mlx5_log|no active messages transport|"
@@ -117,8 +136,12 @@ ROWS = (
          r"{0,4}(?:1: )?(?:DOWN|Disabled|Polling)", 0.7)],
     ),
     *table(
-        "NCCL transport/net_ib.cc (INFO): sockets are used instead", SYMPTOM, "nccl-ib-error",
-        [("ib-no-device", "No device found", r"NET/IB : No device found", 0.32)],
+        "NCCL transport/net_ib.cc (INFO), UCX", SYMPTOM,
+        "nccl-ib-error",
+        [("ib-no-device", "No device found", r"NET/IB : No device found", 0.32),
+        ("ucx-error", "UCX  ERROR",
+          r"UCX  ERROR (?!.*(?:refused|timed out|unreachable|No route|annot allocate))", 0.35,
+         "", "nccl-p2p-error")],
     ),
     *table(
         "NCCL transport/p2p.cc, net.cc, gdrwrap.cc, CUDA cudaErrorPeerAccessUnsupported, " "nvidia-peermem", ROOT,
@@ -130,22 +153,16 @@ ROWS = (
          "IpcOpenMemHandle|IpcGetMemHandle|ipc handle|cuMemImport|invalid resource handle",
          r"(?i)cudaIpc(?:Open|Get)MemHandle.*(?:fail|error)|"
          r"cuMemImportFromShareableHandle.*(?:fail|error)|Error while (?:opening|importing).*IPC", 0.75),
-        ("peermem", "peermem|peer_mem", r"(?i)nvidia[-_]peermem.{0,60}(?:not loaded|fail|error|not found|invalid)|"
+        ("peermem", "peermem|peer_mem", r"(?i)neither nv_peer_mem, or nvidia_peermem|"
+                                        r"nvidia[-_]peermem.{0,60}(?:not loaded|fail|error|not found|invalid)|"
          r"nv_peer_mem.{0,60}(?:not|fail|error)|"
          r"module nvidia[-_]peermem not", 0.8),
-        ("gdr", "dma-buf|GDRCopy|"
-         "GDR fail|GDR error|GPUDirect|GPU Direct|dmabuf|DMABUF|DmaBuf|gdrcopy",
+        ("gdr", "dma-buf|GDRCopy|GDR fail|GDR error|GPUDirect|GPU Direct|dmabuf|DMABUF|DmaBuf|gdrcopy",
          r"(?i)GDR (?:fail|error)|(?:GPUDirect|GPU Direct|GDRCopy|dma-?buf)\b.{0,60}(?:registration "
          r"fail|fail(?:ed|ure)|error)|ibv_reg_dmabuf_mr.*fail", 0.75),
         ("p2p-warn", "p2p.cc|P2P is disabled|"
          "transport/p2p", r"P2P is disabled between NVLINK connected GPUs|transport/p2p\.cc:\d+ NCCL WARN|"
          r"p2p\.cc.*NCCL WARN", 0.75)],
-    ),
-    *table(
-        "UCX: what no other row knows", SYMPTOM, "nccl-ib-error",
-        [("ucx-error", "UCX  ERROR",
-          r"UCX  ERROR (?!.*(?:refused|timed out|unreachable|No route|annot allocate))", 0.35,
-         "", "nccl-p2p-error")],
     ),
     *table(
         "NCCL misc/socket.cc, NET/Socket sizes of both sides", ROOT, "collective-shape-mismatch",
@@ -154,9 +171,8 @@ ROWS = (
          "two ranks take part in one collective with different sizes")],
         scope=RAISED,
         fix="Compare the NCCL_ variables and the version of NCCL on all nodes (`env | grep NCCL_; cat "
-            "/etc/nccl.conf`): nodes "
-            "that choose another algorithm or protocol send other sizes. Where they are alike, print the shapes "
-            "before the call",
+            "/etc/nccl.conf`): nodes that choose another algorithm or protocol send other sizes. Where they are "
+            "alike, print the shapes before the call",
     ),
     *table(
         "accelerate utils/operations.py, gloo algorithm.h", ROOT, "collective-shape-mismatch",
@@ -175,10 +191,9 @@ ROWS = (
     ),
     Row("nccl-connect", "peer-died", SYMPTOM, "NCCL misc/socket.cc, errno of connect(2)", (
      "onnect to", "onnecting to", "ocketPollConnect: connect"),
-        r"(?:NCCL|[Ss]ocket|Connect to).*?[Cc]onnect(?:ing)? to (?P<peer>[\w.:\[\]%-]*?)<(?P<p"
-         r"ort>\d*)[^>]*> ?(?:failed|returned)\D*(?P<error>.*)"
-        r"|[Cc]onnect to (?P<peer2>\S+) failed ?: (?P<error2>.*)"
-        r"|[Ss]ocketPollConnect: connect returned (?P<error3>[^,]*)", rule="connect-refused"),
+        r"(?:NCCL|[Ss]ocket|Connect to).*?[Cc]onnect(?:ing)? to (?P<peer>[\w.:\[\]%-]*?)<(?P<port>\d*)[^>]*> "
+        r"?(?:failed|returned)\D*(?P<error>.*)|[Cc]onnect to (?P<peer2>\S+) failed ?: (?P<error2>.*)|"
+        r"[Ss]ocketPollConnect: connect returned (?P<error3>[^,]*)", rule="connect-refused"),
     *table(
         "NCCL misc/socket.cc retries are used up", SYMPTOM, "port-blocked",
         [("connect-retries", "exceeded retry count|exceeded error|"
@@ -198,30 +213,18 @@ ROWS = (
          r"to)? ?\S* ?failed")],
     ),
     *table(
-        "NCCL nccl.h ncclSystemError, ncclInternalError, ncclInvalidUsage "
-         "without their last error they say nothing", SYMPTOM, "unknown",
-        [("nccl-general", "ncclSystemError|ncclInternalError|ncclInvalidUsage|ncclUnhandledCudaError|"
-         "unhandled system error|unhandled cuda error|Test NCCL failure|Test CUDA failure",
-         r"Test (?:NCCL|CUDA) failure |"
-         r"nccl(?:SystemError|InternalError|InvalidUsage|UnhandledCudaError)|unhandled (?:system|cuda) error", 0.3)],
-    ),
-    *table(
         "NCCL graph/topo.h: a device of another rank's graph is not among this one's", SYMPTOM, "unknown",
         [("nccl-net-id", "find NET with id", r"Could not find NET with id", 0.35,
          "NCCL's search of the topology failed: nodes with other network devices, or a defect of this NCCL")],
         fix="Run `NCCL_DEBUG=INFO` and compare the lines NET/IB and NET/Plugin of all nodes. Try another release of "
-            "NCCL: "
-            "`python -m pip install -U nvidia-nccl-cu12` on every node",
+            "NCCL: `python -m pip install -U nvidia-nccl-cu12` on every node",
     ),
     *table(
-        "NCCL misc/mlx5dvsymbols.cc, transport/net_ib/reg.cc no way to register GPU memory", SYMPTOM,
+        "NCCL misc/mlx5dvsymbols.cc, transport/net_ib/reg.cc no way to register GPU memory, RCCL init.cc (hints "
+        "about the host)", SYMPTOM,
          "nccl-p2p-error",
         [("dmabuf-symbol", "dlvsym failed|dlsym failed|RegMrDmaBuf|RDMA Disabled",
-         r"dlv?sym failed on (?:mlx5dv|ibv)_reg_dmabuf|RegMrDmaBuf\w* ?\)? -> \d|"
-         r"GPU Direct RDMA Disabled", 0.35)],
-    ),
-    *table(
-        "RCCL init.cc (hints about the host)", SYMPTOM, "nccl-p2p-error",
-        [("iommu-pt", "iommu=pt", r'Missing "iommu=pt"', 0.35)],
+         r"dlv?sym failed on (?:mlx5dv|ibv)_reg_dmabuf|RegMrDmaBuf\w* ?\)? -> \d|GPU Direct RDMA Disabled", 0.35),
+        ("iommu-pt", "iommu=pt", r'Missing "iommu=pt"', 0.35)],
     ),
 )  # fmt: skip

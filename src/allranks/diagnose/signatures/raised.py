@@ -32,14 +32,17 @@ ROWS = (
     Row("checkpoint-empty", "checkpoint-unreadable", role=Role.ROOT, source="torch serialization.py (an empty file)",
         needs=("EOFError",), pattern=r"^\S*EOFError\b", confidence=0.9, means="the checkpoint file is empty or cut off",
         scope=Scope.EXCEPTION, trace=r"torch/serialization\.py"),
+    Row("generator-index", "invalid-device-ordinal", role=Role.ROOT, source="torch cuda/random.py default_generators",
+        needs=("IndexError",), pattern=r"^\S*IndexError\b", confidence=0.8,
+        means="torch has no such device: the process sees fewer than it counts", scope=Scope.EXCEPTION,
+        trace=_LAST_FRAME % r"/torch/(?:cuda|npu|xpu|mtia)/random\.py"),
     # Nearly all of accelerate's own ValueErrors refuse a configuration, or objects that do not fit it.
     Row("accelerate-refuses", "accelerate-config", role=Role.ROOT,
         source="accelerate accelerator.py, state.py, utils/dataclasses.py, utils/launch.py, utils/fsdp_utils.py",
         needs=("ValueError",), pattern=r"^\S*ValueError\b", confidence=0.75,
         means="accelerate refuses its configuration, or what it does not fit",
         scope=Scope.EXCEPTION, fix="Change what the message names, in the program or with `accelerate config`. "
-                                   "`accelerate env` "
-                                    "shows what is read",
+                                   "`accelerate env` shows what is read",
         trace=_LAST_FRAME % r"/accelerate/(?:accelerator|state|utils/(?:dataclasses|launch|fsdp_utils))\.py"),
     Row("trl-server", "program-exception", role=Role.ROOT, source="trl extras/vllm_client.py: paths of its server",
         needs=("404",),
@@ -90,8 +93,7 @@ ROWS = (
         confidence=0.65,
         means="a library calls it so, and the installed versions of the two do not fit", scope=Scope.EXCEPTION,
         fix="Install the version of that library that the program was written for, on every node: its requirements "
-            "name it. "
-            "`python -m pip install 'LIBRARY==VERSION'`",
+            "name it. `python -m pip install 'LIBRARY==VERSION'`",
         trace=_LAST_FRAME % r"/(?:site|dist)-packages/(?!torch/nn/modules/module\.py)[^\"\n]*"),
 )  # fmt: skip
 LAST = (

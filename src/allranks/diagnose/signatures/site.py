@@ -21,7 +21,7 @@ if sys.version_info >= (3, 11):
 else:
     import sre_parse as regex_parser
 
-KEYS = ("id", "text", "pattern", "cause", "fix", "means")
+KEYS = ("id", "text", "pattern", "cause", "fix", "means", "charge")
 NEEDED = ("id", "cause", "fix")
 LEAST = 4  # characters of the plain text that every line of a signature holds
 LONGEST = 400  # characters of a pattern
@@ -70,12 +70,16 @@ def decode(values: Mapping[str, Json], source: str) -> SiteSignatures:
         raise ConfigError(f"{source}: expected tables [[signature]] and nothing else\n{_HINT}")
     if len(tables) > MOST:
         raise ConfigError(f"{source}: more than {MOST} signatures")
-    found = [_row(table, f"{source}, signature {number}", source) for number, table in enumerate(tables, 1)]
+    places = [(f"{source}, signature {number}", table) for number, table in enumerate(tables, 1)]
+    found = [_row(table, place, source) for place, table in places]
+    charges = {row.cause: _charge(row, table, place) for row, (place, table) in zip(found, places, strict=True)
+               if isinstance(table, Mapping) and "charge" in table}  # fmt: skip
     twice = {row.id for row in found if [other.id for other in found].count(row.id) > 1}
     if twice:
         raise ConfigError(f"{source}: the id {min(twice)} is there twice")
     labels = {row.cause: row for row in reversed(found) if row.cause not in CAUSES or row.cause in _own_labels()}
-    return SiteSignatures(tuple(found), tuple(_cause(row) for row in labels.values()))
+    causes = (_cause(row, charges.get(row.cause, Charge.SITE)) for row in labels.values())
+    return SiteSignatures(tuple(found), tuple(causes))
 
 
 def _own_labels() -> set[str]:
@@ -110,9 +114,19 @@ def _row(table: Json, place: str, source: str) -> Row:
                scope=RAISED, fix=words["fix"])  # fmt: skip
 
 
-def _cause(row: Row) -> Cause:
+def _charge(row: Row, table: Mapping[str, Json], place: str) -> Charge:
+    """Read what a new cause is charged to: it decides about another attempt."""
+    names = [charge.value for charge in Charge if charge is not Charge.ALLRANKS]
+    if row.cause in CAUSES and row.cause not in _own_labels():
+        raise ConfigError(f"{place}: charge is of a new cause, and {row.cause} is one of ours")
+    if table["charge"] not in names:
+        raise ConfigError(f"{place}: charge {table['charge']!r} is none of {', '.join(names)}")
+    return Charge(table["charge"])
+
+
+def _cause(row: Row, charge: Charge) -> Cause:
     meaning = row.means or f"a line has what {row.id} of {row.source} looks for"
-    return Cause(row.cause, meaning, "Read the lines that the verdict quotes", row.fix, Charge.UNKNOWN,
+    return Cause(row.cause, meaning, "Read the lines that the verdict quotes", row.fix, charge,
                  Ends.NODE_OR_PROGRAM)  # fmt: skip
 
 

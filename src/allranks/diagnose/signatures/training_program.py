@@ -32,33 +32,28 @@ ROWS = (
         [("ds-batch", "Check batch related parameters|train_batch_size|has to be greater than 0",
          r"(?:Train batch size|Micro batch size per gpu|Gradient accumulation steps): \S+ has to be greater than 0|"
          r"Check batch related parameters|train_batch_size is not equal to", 0.95),
-        ("ds-config", "TrainingArguments|validation error|"
-         "DeepSpeed|deepspeed|ds_config|Elasticity",
-         r"DeepSpeedConfigError|Elasticity(?:Config)?Error|validation errors? for (?:DeepSpeed\w*|"
-         r"FP16Config|BF16Config|\w*Zero\w*Config)|mismatch TrainingArguments|"
-         r"DeepSpeed config values that|[Ee]xpected a string path to an "
-          r"existing deepspeed config|deepspeed.{0,40}config\S* (?:is invalid|" r"not valid|error)|"
-         r"ds_config.{0,60}(?:missing|invalid|not)|is not a supported DeepSpeed|"
-          r"DeepSpeed (?:does not|doesn't) (?:support|currently)", 0.88),
-        ("ds-zero", "ZeRO|zero_allow|zero_force",
-         r"ZeRO.{0,80}(?:not supported|is not compatible|unsupported|incompatible)|"
+        ("ds-config", "TrainingArguments|validation error|DeepSpeed|deepspeed|ds_config|Elasticity",
+         r"DeepSpeedConfigError|Elasticity(?:Config)?Error|validation errors? for (?:DeepSpeed\w*|FP16Config|"
+         r"BF16Config|\w*Zero\w*Config)|mismatch TrainingArguments|DeepSpeed config values that|"
+         r"[Ee]xpected a string path to an existing deepspeed config|deepspeed.{0,40}config\S* (?:is invalid|"
+         r"not valid|error)|ds_config.{0,60}(?:missing|invalid|not)|is not a supported DeepSpeed|"
+         r"DeepSpeed (?:does not|doesn't) (?:support|currently)", 0.88),
+        ("ds-zero", "zero stage|ZeRO|zero_allow|zero_force",
+         r"zero stage \d requires|ZeRO.{0,80}(?:not supported|is not compatible|unsupported|incompatible)|"
          r"zero_(?:allow_untested_optimizer|force_ds_cpu_optimizer)|"
          r"You are using ZeRO-Offload with a client provided optimizer|untested ZeRO Optimizer", 0.85),
-        ("ds-amp", "bfloat16 and|"
-         "cannot both be enabled|simultaneously enabled|bf16 and fp16|fp16 and bf16",
+        ("ds-amp", "bfloat16 and|cannot both be enabled|simultaneously enabled|bf16 and fp16|fp16 and bf16",
          r"(?:bf16 and fp16|fp16 and bf16|bfloat16 and fp16).{0,60}(?:both|simultaneously)", 0.8)],
     ),
     *table(
         "accelerate commands/launch.py, commands/config, utils/launch.py", ROOT, "accelerate-config",
         [("accelerate-config", "machine_rank|AcceleratorState|You can only use one of|"
          "ccelerate|main_process_ip|gpu_ids|num_machines|config file|mixed_precision|GPU ids",
-         r"config file at \S+ had unknown keys|(?:Please|need to) (?:run|use) `accelerate "
-         r"config`|Less than two GPU ids were configured|"
-         r"`--?-?(?:main_process_ip|gpu_ids|num_machines|machine_rank)`.{0,80}(?:required|"
-          r"must|need|specify|missing)|You can only use one of `--cpu`|accelerate.{0,60}(?:confi"
-          r"g|yaml).{0,60}(?:invalid|unknown|not valid)|"
-         r"Unknown mixed_precision mode|AcceleratorState.{0,60}(?:initialized|"
-          r"has no attribute)|accelerate config.{0,40}not", 0.85),
+         r"config file at \S+ had unknown keys|(?:Please|need to) (?:run|use) `accelerate config`|"
+         r"Less than two GPU ids were configured|`--?-?(?:main_process_ip|gpu_ids|num_machines|"
+         r"machine_rank)`.{0,80}(?:required|must|need|specify|missing)|You can only use one of `--cpu`|"
+         r"accelerate.{0,60}(?:config|yaml).{0,60}(?:invalid|unknown|not valid)|Unknown mixed_precision mode|"
+         r"AcceleratorState.{0,60}(?:initialized|has no attribute)|accelerate config.{0,40}not", 0.85),
         ("fsdp-layer", "transformer layer class", r"Could not find the transformer layer class", 0.75),
         ("fsdp-plugin", "FullyShardedDataParallelPlugin|fsdp_",
          r"(?:fsdp_\w|FullyShardedDataParallelPlugin).{0,60}(?:must be|" r"should be|is not a valid|invalid)", 0.75)],
@@ -103,8 +98,7 @@ ROWS = (
                                                                                "node")],
         scope=RAISED,
         fix="Look for it with `find / -name {lib}` on that node. Put its directory into LD_LIBRARY_PATH, alike on "
-            "all nodes, or "
-            "install the package that has it",
+            "all nodes, or install the package that has it{vendor_script}",
     ),
     *table(
         "GNU ld, clang's lld: a library of the CUDA toolkit or of the system that is not there", ROOT,
@@ -121,8 +115,17 @@ ROWS = (
         [("ninja", "Ninja is required", r"Ninja is required to load C\+\+ extensions", 0.9,
          "the build tool of extensions is not installed there, or not on PATH")],
         scope=RAISED, fix="Run `python -m pip install ninja` on {node} with the interpreter that runs the training, "
-                          "and keep "
-                          "its bin directory on PATH",
+                          "and keep its bin directory on PATH",
+    ),
+    *table(
+        "vLLM, SGLang, transformers: an architecture that this version does not know", ROOT, "environment-mismatch",
+        [("kernel-architecture", "requires ", r"requires (?:GPUs? with |a GPU with )?(?:gfx\d|sm_?\d\d|"
+                                              r"compute capability)", 0.8,
+         "this GPU is none of those that the kernel was written for")],
+        scope=RAISED,
+        fix="Choose another kernel, such as another attention backend (VLLM_ATTENTION_BACKEND, --attention-backend), "
+            "or "
+            "a release of that library that knows this GPU: `{gpu_arch}`",
     ),
     *table(
         "vLLM, SGLang, transformers: an architecture that this version does not know", ROOT, "environment-mismatch",
@@ -150,9 +153,19 @@ ROWS = (
          "link time reference|as shared object requires|Unable to load any of {lib",
          r"wrong ELF class|invalid ELF header|memory in static TLS block|with link time reference|"
          r"enable executable stack as shared object requires|Unable to load any of \{lib|"
-         r"cannot open shared object file|undefined symbol: |version `?(?:GLIBC|"
-         r"GLIBCXX|CXXABI)\S*' not found|DLL load failed", 0.8)],
+         r"cannot open shared object file|undefined symbol: |version `(?:GLIBC|GLIBCXX|CXXABI|FABRIC|NCCL|OPENSSL|"
+         r"IBVERBS)_?\S*' not found|DLL load failed", 0.8)],
         scope=RAISED,
+    ),
+    *table(
+        "torch/__init__.py, c10 Device.cpp: the package that brings a device was not imported", ROOT,
+        "environment-mismatch",
+        [("device-package", "at start of device string|has no attribute 'npu'|has no attribute 'hpu'",
+         r"at start of device string: (?P<device>npu|hpu|xla|xpu)|module 'torch' has no attribute '(?P<device2>npu|"
+         r"hpu)'",
+         0.92, "no package has brought that device to torch in this process")],
+        scope=RAISED, fix="Import the package of the accelerator before its device is used, in every process. Such a "
+                          "package must be of the same release as torch",
     ),
     *table(
         "CPython, importlib, packaging names and versions", ROOT, "environment-mismatch",
@@ -171,9 +184,8 @@ ROWS = (
          r"requires \w+ ?[<>=]=? ?[\d.]+,? but|(?:requires PyTorch|version must be) ?>=? ?\d|"
          r"incompatible (?:version|package)s?\b|unsupported (?:pickle protocol|(?:Python|torch) version)", 0.78),
         ("cuda-home", "CUDA_HOME|ninja|Error building extension|compiling|Unable to JIT load|C compiler",
-         r"CUDA_HOME (?:does not exist|environment variable is not set)|"
-         r"Error building extension|Unable to JIT load the|Failed to find C compiler|"
-         r"Error compiling objects " r"for extension", 0.75),
+         r"CUDA_HOME (?:does not exist|environment variable is not set)|Error building extension|"
+         r"Unable to JIT load the|Failed to find C compiler|Error compiling objects for extension", 0.75),
         ("illegal-hardware", "llegal instruction", r"\bIllegal instruction\b", 0.6,
          "a library was built for another processor", "segfault-native"),
         ("module-attribute", "AttributeError: module|' has no attribute '|object has no attribute '_",
@@ -184,8 +196,44 @@ ROWS = (
         ("python-home", "init_fs_encoding|module named 'encodings'",
          r"init_fs_encoding: failed|No module named 'encodings'", 0.9, "PYTHONHOME names another interpreter's files"),
         ("mpi-versions", "mismatch in versions", r"detected a mismatch in versions between two processes", 0.9),
-        ("version-apart", "ersion mismatch", r"Version mismatch: The cluster was started with", 0.85),
         ("tf-import", "because of the following error", r"Failed to import \S+ because of the following error", 0.6)],
+    ),
+    *table(
+        "Ray python/ray/_private/utils.py check_version_info", ROOT, "environment-mismatch",
+        [("version-apart", "ersion mismatch", r"Version mismatch: The cluster was started with", 0.92,
+         "this node has another version of Ray or Python than the cluster")],
+        scope=RAISED,
+        fix="Use one version of Ray and of Python on all nodes: `python -m pip install 'ray==VERSION'`, or one image. "
+            "Where that cluster is not the one meant, end it with `ray stop --force`, or unset RAY_ADDRESS",
+    ),
+    *table(
+        "torchvision and torch of two releases", ROOT, "environment-mismatch",
+        [("torchvision-operator", "torchvision::", r"operator torchvision::\w+ does not exist|"
+                                                   r"Could not run 'torchvision::",
+         0.93, "torchvision was built for another torch")],
+        scope=RAISED, fix="Install both of one release: `python -m pip install -U torch torchvision` on every node",
+    ),
+    *table(
+        "cuBLAS: another libcublas than the one that torch was built with", ROOT, "environment-mismatch",
+        [("cublas-other", "CUBLAS_STATUS_INVALID_VALUE", r"CUBLAS_STATUS_INVALID_VALUE when calling", 0.6,
+         "in most cases LD_LIBRARY_PATH holds another libcublas", "cuda-kernel-fault")],
+        scope=RAISED, fix="Run it once with `unset LD_LIBRARY_PATH`, and look with `python -m pip list | grep "
+                          "cublas`: it "
+                          "must be the one that this torch asks for",
+    ),
+    *table(
+        "torch cuda/__init__.py _lazy_init", ROOT, "program-exception",
+        [("cuda-forked", "in forked subprocess", r"Cannot re-initialize CUDA in forked subprocess", 0.95,
+         "a process that had used CUDA was forked")],
+        scope=RAISED, fix="Start the workers with spawn: VLLM_WORKER_MULTIPROC_METHOD=spawn for vLLM, "
+                          "multiprocessing_context='spawn' for a DataLoader. Or touch no GPU before they are started",
+    ),
+    *table(
+        "vLLM device_allocator/cumem.py", ROOT, "environment-mismatch",
+        [("expandable-pool", "xpandable segments", r"Expandable segments are not compatible with memory pool", 0.9,
+         "vLLM's sleep mode needs another allocator than the variable asks for")],
+        scope=RAISED,
+        fix="Unset PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF (expandable_segments:True) for these processes",
     ),
     *table(
         "CPython importlib, importlib.metadata, transformers utils/import_utils.py", ROOT, "missing-module",
@@ -196,7 +244,7 @@ ROWS = (
          r"PackageNotFoundError|DistributionNotFound|Error: .{0,80}(?:is|are) not installed|"
          r"launcher '\w+' not installed|Cannot find a working triton installation|"
          r"requires the \S+ library but it was not found|ImportError: .{0,200}pip install|"
-         r"You need to have \w[\w ]* installed", 0.85)],
+         r"seems to be not installed|You need to have \w[\w ]* installed", 0.85)],
         scope=RAISED,
     ),
     *table(
@@ -217,46 +265,54 @@ ROWS = (
          r"key\(s\) in state_dict|copying a param with shape")],
         scope=RAISED,
         fix="Load it into a model of the same configuration as the one that saved it: sizes, vocabulary, parallel "
-            "sizes. Keys "
-            "that begin with `module.` are DDP's. Save model.module.state_dict(), or strip them",
+            "sizes. Keys that begin with `module.` are DDP's. Save model.module.state_dict(), or strip them",
     ),
     *table(
-        "torch distributed/checkpoint, safetensors, DeepSpeed", ROOT, "checkpoint-unreadable",
+        "DeepSpeed runtime/engine.py _load_zero_checkpoint", ROOT, "checkpoint-unreadable",
+        [("zero-world", "used a DP world size", r"checkpoint being loaded used a DP world size", 0.95,
+         "it is in as many parts as ranks have saved it")],
+        scope=RAISED,
+        fix="Start as many ranks as have saved it. Or convert it with DeepSpeed's ds_to_universal.py and load it with "
+            "`load_universal`. `zero_to_fp32.py`, which lies in it, gives the weights without the optimizer",
+    ),
+    *table(
+        "torch serialization.py: torch 2.6 and later load weights alone", ROOT, "checkpoint-unreadable",
+        [("weights-only", "Weights only load failed|allowed global by default",
+         r"Weights only load failed|was not an allowed global by default", 0.95, "it holds other objects too")],
+        scope=RAISED,
+        fix="Where you trust the file, load it with torch.load(…, weights_only=False), or set "
+            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1. torch.serialization.add_safe_globals allows single classes",
+    ),
+    *table(
+        "torch distributed/checkpoint, safetensors, DeepSpeed, torch serialization.py, inline_container.cc "
+        "(reader), nn/modules/module.py, safetensors, DeepSpeed", ROOT, "checkpoint-unreadable",
         # torch distributed/checkpoint: default_planner.py, filesystem.py, planner_helpers.py
         [("sharded-state", "mismatch sizes torch|Size mismatch between saved|Invalid checkpoint metadata",
          r"mismatch sizes torch\.Size|Size mismatch between saved .{0,60}and current|Invalid checkpoint metadata for"),
-        ("archive", "PytorchStreamReader|central directory|invalid load key|Weights "
-         "only load failed|pickle data was truncated|Invalid magic number|"
+        ("archive", "PytorchStreamReader|central directory|invalid load key|pickle data was truncated|Invalid magic "
+                    "number|"
          "UnpicklingError|unexpected EOF|file might be corrupted|legacy "
          "loading|load weights|storage has wrong|MetadataIncompleteBuffer|HeaderTooLarge|HeaderTooSmall|"
          "InvalidHeader|SafetensorError|not a ZIP|not a zip",
-         r"PytorchStreamReader failed|failed finding central directory|"
-          r"invalid load key|Weights only load failed|pickle data was truncated|"
-          r"Invalid magic number; corrupt|UnpicklingError|"
-         r"Unable to load weights from (?:pytorch )?checkpoint|unexpected EOF, expected|file might be corrupted|"
-         r"MetadataIncompleteBuffer|"
-         r"storage has wrong (?:byte )?size: expected|"
-          r"HeaderToo(?:Large|Small)|InvalidHeader|SafetensorError|not a " r"(?:ZIP|zip) (?:archive|file)")],
+         r"PytorchStreamReader failed|failed finding central directory|invalid load key|pickle data was truncated|"
+         r"Invalid magic number; corrupt|UnpicklingError|Unable to load weights from (?:pytorch )?checkpoint|"
+         r"unexpected EOF, expected|file might be corrupted|MetadataIncompleteBuffer|"
+         r"storage has wrong (?:byte )?size: expected|HeaderToo(?:Large|Small)|InvalidHeader|SafetensorError|"
+         r"not a (?:ZIP|zip) (?:archive|file)"),
+        ("optimizer-groups", "loaded state dict|parameter group",
+         r"loaded state dict (?:has a different number|contains a parameter group)", 0.9)],
         scope=RAISED,
     ),
     *table(
         "torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
         ROOT, "checkpoint-unreadable",
-        [("ckpt-world", "heckpoint", r"checkpoint being loaded used a DP world size|"
-         r"(?i:checkpoint(?!ing).{0,60}(?:corrupt|mismatch|incompatible|incomplete|does not match|truncated|"
+        [("ckpt-world", "heckpoint", r"is not a distributed checkpoint|(?i:checkpoint(?!ing).{0,60}(?:corrupt|"
+                                     r"mismatch|incompatible|incomplete|does not match|truncated|"
          r"different (?:world size|number of)))|"
          r"following zero checkpoints paths are missing|"
          r"(?i:(?:mismatch|corrupt|incompatible|incomplete).{0,60}checkpoint(?!ing))|"
           r"Missing key in checkpoint state_dict", 0.85),
         ("empty-pickle", "Ran out of input", r"EOFError: Ran out of input", 0.75, "the file is empty or cut off")],
-    ),
-    *table(
-        "torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
-        ROOT, "checkpoint-unreadable",
-        [("optimizer-groups", "loaded state dict|"
-         "parameter group",
-         r"loaded state dict (?:has a different number|contains a parameter group)", 0.9)],
-        scope=RAISED,
     ),
     *table(
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
@@ -268,9 +324,8 @@ ROWS = (
     ),
     *table(
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)", ROOT, "disk-full",
-        [("disk-pressure", "ephemeral|"
-         "ephemeral-storage|DiskPressure|disk full|disk is full|Disk full|EmptyDir|FreeDiskSpaceFailed|"
-         "full, available space",
+        [("disk-pressure", "ephemeral|ephemeral-storage|DiskPressure|disk full|disk is full|Disk "
+                           "full|EmptyDir|FreeDiskSpaceFailed|full, available space",
          r"ephemeral local storage usage exceeds|Usage of EmptyDir volume .* exceeds|FreeDiskSpaceFailed|"
          r"is over \d+% full, available space|low on resource: ephemeral-storage|DiskPressure|"
          r"ephemeral.storage.{0,40}exceed|(?i:disk (?:is )?full)",
@@ -285,14 +340,22 @@ ROWS = (
         scope=RAISED | Scope.AGENT,
     ),
     *table(
+        "torch multiprocessing/reductions.py rebuild_storage_filename, shared by file names", ROOT,
+        "dataloader-worker-killed",
+        [("shared-name", "unable to open shared memory object", r"unable to open shared memory object </torch_\w+> .*"
+         r"No such file or directory", 0.9, "the worker that had put a tensor there has ended, or removed it")],
+        scope=RAISED,
+        fix="Share by descriptors: torch.multiprocessing.set_sharing_strategy('file_descriptor'), with `ulimit -n "
+            "65536`. Or use fewer workers",
+    ),
+    *table(
         "torch utils/data/dataloader.py, csrc/DataLoader.cpp", ROOT, "dataloader-worker-killed",
         [("loader-worker", "encountered in worker|"
          "DataLoader worker|bus error encountered in worker|DataLoader|Pin memory thread",
-         r"DataLoader worker (?:\(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40})?(?:exited "
-         r"unexpectedly|is killed by signal)|"
-         r"Unexpected (?:bus error|segmentation fault|floating-point exception) "
-          r"encountered in worker|DataLoader timed out after|"
-          r"Pin memory thread exited unexpectedly", 0.88, "", "shm-too-small")],
+         r"DataLoader worker (?:\(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40})?(?:exited unexpectedly|"
+         r"is killed by signal)|Unexpected (?:bus error|segmentation fault|"
+         r"floating-point exception) encountered in worker|DataLoader timed out after|"
+         r"Pin memory thread exited unexpectedly", 0.88, "", "shm-too-small")],
         scope=RAISED,
     ),
     *table(
@@ -312,9 +375,8 @@ ROWS = (
         ROOT, "bad-launch-arguments",
         [("local-rank", "local-rank|local_rank", r"unrecognized arguments: .*--local[-_]rank", 0.95,
          "the launcher passes its rank as an option, which the script does not know")],
-        fix="Read LOCAL_RANK from the environment, and start with `torchrun`, which passes no such option. Or let "
-            "the parser "
-            "take both --local-rank and --local_rank",
+        fix="Read LOCAL_RANK from the environment, and start with `torchrun`, which passes no such option. Or let the "
+            "parser take both --local-rank and --local_rank",
     ),
     *table(
         "argparse, click, typer, hydra, torch/distributed/run.py what a parser refuses",
@@ -335,23 +397,28 @@ ROWS = (
         ("ssh-config", "onfiguration option", r": line \d+: Bad configuration option|Bad configuration option: ", 0.9),
         ("mpi-arguments", "attempt to run as root|job failed to map|rcmd type",
          r"detected an attempt to run as root|^Your job failed to map|pdsh@\S+ Unknown rcmd type", 0.85),
-        ("options", "nexpected extra argument|"
-         "No such option|no such option|unexpected extra argument|Missing "
-         "argument|Missing option|Invalid value for|unrecognized option|" "invalid option|illegal option",
+        ("options", "nexpected extra argument|No such option|no such option|unexpected extra argument|Missing "
+                    "argument|Missing option|Invalid value for|unrecognized option|invalid option|illegal option",
          r"[Nn]o such option|[Uu]nexpected extra argument|Missing (?:argument|option)|"
          r"Invalid value for '|unrecognized option|(?:invalid|illegal) option -- ", 0.85),
         ("rendezvous-endpoint", "the rendezvous endpoint",
          r"The (?:hostname|port number) of the rendezvous endpoint '[^']*' must be", 0.9),
         ("nproc", "nsupported nproc|nproc_per_node|enough slots|nnodes|rdzv|No slot",
-         r"Unsupported nproc_per_node|nproc_per_node.{0,40}(?:invalid|must)|"
-         r"not enough slots available|(?:nnodes|rdzv).{0,60}(?:invalid|"
-         r"must be|required|malformed)|No slot '?\d+'? specified", 0.85),
-        ("not-divisible", "divisible", r"(?i)divisible by .{0,60}parallel", 0.65),
-        ("hydra", "HfArgumentParser|"
-         "Could not override|not in struct|LexerNoViableAlt|Unrecognized "
-         "arguments|are not used by the HfArgumentParser|ConfigCompositionException",
+         r"Unsupported nproc_per_node|nproc_per_node.{0,40}(?:invalid|must)|not enough slots available|(?:nnodes|"
+         r"rdzv).{0,60}(?:invalid|must be|required|malformed)|No slot '?\d+'? specified", 0.85),
+        ("hydra", "HfArgumentParser|Could not override|not in struct|LexerNoViableAlt|Unrecognized arguments|are not "
+                  "used by the HfArgumentParser|ConfigCompositionException",
          r"Could not override '|Key '\S+' is not in struct|LexerNoViableAlt|"
          r"Unrecognized arguments|not used by the HfArgumentParser", 0.8)],
+    ),
+    *table(
+        "Megatron arguments.py, vLLM config, verl workers: options that do not fit each other", ROOT,
+        "bad-launch-arguments",
+        [("not-divisible", "divisible", r"(?i)divisible by .{0,60}(?:parallel|possible batch size)", 0.65),
+        ("option-values", "max_model_len|Please set at least one of '",
+         r"User-specified max_model_len .* is greater than|Please set at least one of '", 0.85)],
+        scope=RAISED, fix="Give the options that the message names values that fit: it says what must hold between "
+                          "them",
     ),
     *table(
         "sh, bash: an option that stands alone on its line", WEAK, "bad-launch-arguments",
@@ -365,25 +432,31 @@ ROWS = (
          r"can't open file '?(?P<path>[^']+)'?: \[Errno 2\]|can't find '__main__' module", 0.92)],
     ),
     *table(
+        "CPython subprocess.py: a program that a library starts", ROOT, "remote-path-missing",
+        [("no-tool", "No such file or directory: '",
+         r"No such file or directory: '(?P<tool>ldconfig|nvcc|hipcc|gcc|g\+\+|c\+\+|cc|ninja|git|ffmpeg|ip|ssh|srun|"
+         r"scontrol|sinfo|mpirun|nvidia-smi|rocm-smi|rocminfo|npu-smi|hl-smi)'$", 0.92,
+         "that program is not there, or not on PATH")],
+        scope=RAISED, fix="Install {tool} on {node}, or put its directory on PATH there (/sbin and /usr/sbin hold "
+                          "ldconfig and ip)",
+    ),
+    *table(
         "Open MPI plm_rsh: its daemon orted, of PRRTE prted", ROOT, "remote-path-missing",
         [("no-orted", "orted: |prted: ", r"\b(?:orted|prted): (?:command )?not found", 0.93,
          "mpirun starts its daemon there by ssh, and that shell does not find it")],
         fix="Run `mpirun --prefix DIRECTORY-OF-MPI …`, with the same Open MPI on every node. Or set PATH and "
-            "LD_LIBRARY_PATH in "
-            "~/.bashrc above the lines that leave shells which are not interactive",
+            "LD_LIBRARY_PATH in ~/.bashrc above the lines that leave shells which are not interactive",
     ),
     *table(
         "CPython main.c, sh, bash, env, execvp a program or directory that the node has not", ROOT,
          "remote-path-missing",
         [("no-command", "command not found|: not found|executable file not found|No such file|cannot execute",
          r"(?<![\w./+-])[\w./+-]+: command not found|sh: (?:line )?\d+: \S+: not found|"
-         r"executable file not found in \$?PATH|"
-         r"(?:bash|sh|zsh|env|cd|nohup|srun|exec|execve\(\)|execvp|tcsh|"
-          r"csh|time|timeout|numactl|su)\b[^:]*: .{0,200}No such file or "
-          r"directory|(?:execve|execvp|exec)\b.{0,120}No such file|cannot " r"execute: required file not found",
+         r"executable file not found in \$?PATH|(?:bash|sh|zsh|env|cd|nohup|srun|exec|execve\(\)|execvp|tcsh|csh|time|"
+         r"timeout|numactl|su)\b[^:]*: .{0,200}No such file or directory|(?:execve|execvp|exec)\b.{0,120}No such file|"
+         r"cannot execute: required file not found",
           0.88),
-        ("chdir", "chdir|change directory|change to directory|"
-         "couldn't chdir|chdir to|working directory|No such file",
+        ("chdir", "chdir|change directory|change to directory|couldn't chdir|chdir to|working directory|No such file",
          r"couldn't chdir to|[Cc]an(?:'t|not) change (?:to )?(?:working "
          r")?directory|chdir\b.{0,80}(?:No such|fail)|working directory " r".{0,80}(?:does not exist|not found)",
          0.92),
@@ -399,10 +472,9 @@ ROWS = (
          "system|rrno 1]|Operation not permitted|Insufficient Permissions|EACCES|rrno: 13|Permiso denegado|"
          "Permission non accord|Keine Berechtigung|权限不够",
          r"PermissionError|\[Errno (?:13|1|30)\]|\bEACCES\b|errno: 13 - |(?:: |"
-         r"^)Permission denied(?! " r"\()(?!.*please try again)|"
-         r": permission denied(?:: unknown)?\.?$|"
-         r"Permiso denegado|Permission non accordée|Keine Berechtigung|权限不够|"
-         r"Read-only file system|Operation not permitted|Insufficient Permissions", 0.85)],
+         r"^)Permission denied(?! \()(?!.*please try again)|: permission denied(?:: unknown)?\.?$|Permiso denegado|"
+         r"Permission non accordée|Keine Berechtigung|权限不够|Read-only file system|Operation not permitted|"
+         r"Insufficient Permissions", 0.85)],
         scope=RAISED,
     ),
     *table(
@@ -435,21 +507,18 @@ ROWS = (
          r"does not appear to have a file named|Error no file named |No valid checkpoint found|"
          r"Unable to find 'latest' file|\(404\) when calling", 0.8),
         ("no-object", "NoSuchKey|NoSuchBucket", r"NoSuch(?:Key|Bucket)", 0.7),
-        ("does-not-exist", "FailedMount|FailedAttachVolume|unable to open the hostfile|to open host file|"
-         "mount failed|mounting failed|MountVolume|"
-         "does not exist|doesn't exist|not found",
-         r"(?:Error|ERROR).{0,40}(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|"
-         r"[Dd]ataset)\b.{0,120}(?:does not exist|doesn't exist|not found)|"
-         r"mount(?:ing)? failed: .*No such|FailedMount|FailedAttachVolume|"
-         r"MountVolume\.SetUp failed|Error: (?:configmap|secret) \"[^\"]+\" not found|"
-         r"unable to open (?:the hostfile|host file)", 0.72),
+        ("does-not-exist", "FailedMount|FailedAttachVolume|unable to open the hostfile|to open host file|mount "
+                           "failed|mounting failed|MountVolume|does not exist|doesn't exist|not found",
+         r"(?:Error|ERROR).{0,40}(?:[Ff]ile|[Pp]ath|[Dd]irectory|[Ff]older|[Dd]ataset)\b.{0,120}(?:does not exist|"
+         r"doesn't exist|not found)|mount(?:ing)? failed: .*No such|FailedMount|FailedAttachVolume|"
+         r'MountVolume\.SetUp failed|Error: (?:configmap|secret) \"[^\"]+\" not found|unable to open (?:the hostfile|'
+         r"host file)", 0.72),
         ("go-no-file", "no such file or directory", r"^(?!.*[Ww]arn|"
          r".*WARN).*: no such file or directory(?:: unknown)?\.?$", 0.7)],
     ),
     *table(
         "Linux signal(7) SIGBUS, tmpfs(5): a page of /dev/shm that has no memory behind it", WEAK, "shm-too-small",
-        [("bus-error", "ignal 7|ignal: 7|"
-         "Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", 0.55,
+        [("bus-error", "ignal 7|ignal: 7|Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", 0.55,
          "memory behind a mapping was not there. /dev/shm is full, or a mapped file was cut short",
          "segfault-native")],
     ),
@@ -471,14 +540,11 @@ ROWS = (
         [("checkpoint-exception", "CheckpointException", r"CheckpointException", 0.6)],
     ),
     *table(
-        "requests, urllib3 exceptions.py", WEAK, "program-exception",
+        "requests, urllib3 exceptions.py, DeepSpeed runtime/fp16/loss_scaler.py", WEAK, "program-exception",
         [("http-service", "HTTPConnection|HTTPSConnection",
          r"^\S{0,80}(?:Error|Timeout|Exception): .{0,40}HTTPS?Connection", 0.6,
-         "the program asks for a service that does not answer this node")],
-    ),
-    *table(
-        "DeepSpeed runtime/fp16/loss_scaler.py", WEAK, "program-exception",
-        [("loss-scale", "scale already at minimum", r"loss scale already at minimum", 0.6,
+         "the program asks for a service that does not answer this node"),
+        ("loss-scale", "scale already at minimum", r"loss scale already at minimum", 0.6,
          "the training diverged: every step overflowed")],
     ),
     *table(
@@ -489,8 +555,7 @@ ROWS = (
          r"^KeyboardInterrupt|closing signal SIG(?!HUP)|[Rr]eceived SIGTERM"),
         ("orted", "ORTE|PRTE|daemon", r"(?:ORTE|PRTE) was unable to reliably start|(?:ORTE|PRTE) daemon|"
          r"[Aa] daemon .{0,60}failed to start"),
-        ("pdsh-255", "pdsh@|"
-         "exited with exit code", r"(?:ssh|rsh) exited with exit code|pdsh@")],
+        ("pdsh-255", "pdsh@|exited with exit code", r"(?:ssh|rsh) exited with exit code|pdsh@")],
     ),
     Row("process-limit", "program-exception", role=WEAK,
         source="errno 11 EAGAIN of fork(2) and pthread_create(3): CPython, OpenBLAS, libgomp, libomp, bash",

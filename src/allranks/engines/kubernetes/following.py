@@ -195,7 +195,6 @@ class PodsFollower(RemoteRun):
         return self._concluded(self._cause())
 
     def _image_wait(self, now: float) -> bool:
-        """Tell whether an image has been waited for as long as the ranks may take to start."""
         if not any(p.why in IMAGE for p in self.pods):
             self._image_since = None
             return False

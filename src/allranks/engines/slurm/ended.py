@@ -47,7 +47,6 @@ def _how_ended(job: SlurmJob) -> str:
 
 
 def _finding(run: RunDirectory, job: SlurmJob | None, number: str) -> Finding:
-    """Give Slurm's own reason, else how far the controller has come."""
     if job is not None:
         reason = ended(job)
         if reason is not None:
@@ -72,7 +71,6 @@ def _finding(run: RunDirectory, job: SlurmJob | None, number: str) -> Finding:
 
 
 def _last_words(run: RunDirectory) -> tuple[str, ...]:
-    """Return the last lines of the job's own output."""
     try:
         text = read_end(run.path / OUTPUT, TAIL).decode("utf-8", "replace")
     except OSError:

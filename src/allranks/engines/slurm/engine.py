@@ -61,6 +61,12 @@ class Slurm:
     def prepare(self, resolved: Resolved) -> PreparedLaunch:
         """Return the launch in our allocation, else the job that a start would submit."""
         if read_allocation(os.environ) is not None:
+            sharing = next((role for role in resolved.spec.launch.roles if role.with_), None)
+            if sharing is not None:
+                raise UsageError(
+                    f"{sharing.name} shares the nodes of {sharing.with_}, and a node of an allocation has one role\n"
+                    "hint: give each role nodes of its own"
+                )
             return engine_named("ssh").prepare(dataclasses.replace(resolved, spec=in_container(resolved.spec)))
         if resolved.spec.launch.roles:
             nodes = sum(role.nodes or 0 for role in resolved.spec.launch.roles) or 2

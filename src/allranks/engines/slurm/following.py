@@ -66,7 +66,6 @@ class JobFollower(FollowedRun):
         return None
 
     def _say(self, message: str) -> None:
-        """Show how the job gets on."""
         self.view.event(Stamped("", time.time(), None, JobProgress(self._number, message)))
 
     def _never_starts(self, job: SlurmJob) -> ResultDocument:
@@ -100,7 +99,6 @@ class JobFollower(FollowedRun):
         self.ask_at = now + self.pause
 
     def _note_job(self, job: SlurmJob | None, now: float) -> None:
-        """Keep and show what Slurm says of the job; None: it does not know the job any more."""
         self._hopeless_looks = self._hopeless_looks + 1 if job is not None and is_hopeless(job) else 0
         self._show_state(job, _state_line(job))
         self._last = job
@@ -162,7 +160,6 @@ def _by_slurm(result: ResultDocument) -> bool:
 
 
 def _state_line(job: SlurmJob | None) -> str:
-    """Word the job's state, with the reason where it waits."""
     if job is None:
         return ""
     if job.waits:
@@ -171,7 +168,6 @@ def _state_line(job: SlurmJob | None) -> str:
 
 
 def _lower(line: str) -> str:
-    """Write Slurm's state in lower case, with the reason behind it."""
     state, _, reason = line.partition(" ")
     if reason and state.isupper():
         return f"{state.lower()}: {reason}"

@@ -35,6 +35,7 @@ from allranks.gang.transport import TimeLeft
 from allranks.plan.render.slurm import run_suffix, warning
 from allranks.plan.slurm_commands import WARNING_SIGNAL, asks_for_signal
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import Document
 from allranks.runs.regular import read_end
 
 from . import jobs
@@ -43,16 +44,6 @@ MARGIN = 2.0  # seconds before Slurm's SIGKILL in which the result is written
 LOG_TAIL = 8 << 10
 LINGER = 3600.0  # seconds, the longest GraceTime that is waited for
 LOOK_EVERY = 5.0
-
-
-@dataclass(frozen=True)
-class JobOfRun:
-    """Where a run is, as run.json's `slurm` has it. `restarts`: how often Slurm has started the job again."""
-
-    job: str
-    batch: bool
-    restarts: int
-    nodes: tuple[str, ...]
 
 
 @dataclass
@@ -69,10 +60,10 @@ class Inside:
     stop_grace: float = 30.0
 
     @property
-    def place(self) -> JobOfRun:
-        """Where the run is."""
+    def document(self) -> Document:
+        """Where the run is, as run.json's `slurm` has it."""
         job = self.allocation
-        return JobOfRun(job.job, job.batch, job.restarts, job.nodes)
+        return {"job": job.job, "batch": job.batch, "restarts": job.restarts, "nodes": list(job.nodes)}
 
     def run_directory(self, runs_dir: str) -> RunDirectory | None:
         """Return the run directory of who submitted this job, or of its start before a requeue; else None."""

@@ -14,7 +14,6 @@ from allranks.diagnose.slurm_jobs import LIMIT
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang.transport import BegunSession, NodeReach, TimeLeft
-from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document
 from allranks.settings import RunSpec
@@ -40,7 +39,7 @@ class StepReach(NodeReach):
     @property
     def document(self) -> Document:
         """Return the job's fields of run.json."""
-        return dict(encode(self._job.place))
+        return self._job.document
 
     def run_directory(self, runs_dir: str) -> RunDirectory | None:
         """Return the directory of who submitted the job, or of its start before a requeue."""
@@ -58,7 +57,6 @@ class StepReach(NodeReach):
             session.say_note(text)
 
     def _shared_nodes(self) -> list[str]:
-        """Return a remark where another run of this allocation has a node too."""
         number = self._job.allocation.job
         shared = [name for name in self._step.ranks if not is_ours(number, name)]
         if not shared:

@@ -49,6 +49,7 @@ class Sweep:
     def __init__(self, runner: Runner) -> None:
         self.report = runner.report
         self.lab = runner.lab
+        self.sizes = self.lab.sizes(QUICK_SIZES, GROWTH)
         self.buffers: list[torch.Tensor] = []
         self.best: BandwidthRow | None = None
 
@@ -56,11 +57,10 @@ class Sweep:
         """Print the table of a collective; what is left out for want of time is said at the end."""
         if collective == "sendrecv" and lab.world < 2:
             raise NotSupported("one rank alone has no other rank to send to")
-        sizes = lab.sizes(QUICK_SIZES, GROWTH)
         began = time.monotonic()
         spent = 0.0
         slowest_round = 0.0
-        for turn, size in enumerate(sizes):
+        for turn, size in enumerate(self.sizes):
             if turn and spent + slowest_round * GROWTH * (FEWEST + 2) > BUDGET:
                 larger = f"{collective} from {format_size_option(size)} on"
                 lab.leave_out(f"{larger}: it would take longer than {BUDGET:g} s")
@@ -119,7 +119,7 @@ class Sweep:
         world = self.lab.world
         rank = self.lab.rank
         if not self.buffers:
-            count = max(self.lab.size // WIDTH, world)
+            count = max(self.sizes[-1] // WIDTH, world)
             self.buffers = [torch.empty(count, device=self.lab.device).fill_(0.0) for _ in range(2)]
         block = max(1, size // WIDTH // world)
         count = block * world

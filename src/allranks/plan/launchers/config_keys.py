@@ -50,7 +50,6 @@ def needed_modules(spec: RunSpec) -> list[str]:
 
 
 def _json_files(words: Sequence[str]) -> list[str]:
-    """Values such as ds.json of options such as --deepspeed, --deepspeed_config, --ds_config."""
     paths = []
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")

@@ -76,5 +76,4 @@ def hostfile(world_size: int, node: NodePlan) -> str:
 
 
 def _shared(ranks: int, nodes: int) -> list[int]:
-    """So many ranks on so many nodes."""
     return [ranks // nodes + (i < ranks % nodes) for i in range(nodes)]

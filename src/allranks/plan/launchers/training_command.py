@@ -52,7 +52,6 @@ def ranks_asked_for(spec: RunSpec, nodes: int | None = None) -> int | None:
 
 
 def _count(value: str | None) -> int | None:
-    """Read a number from 1 on."""
     if value is None or not value.isdecimal():
         return None
     return int(value) or None

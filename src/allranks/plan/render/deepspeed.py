@@ -86,7 +86,6 @@ def _script(request: RenderRequest, node: NodePlan, named: dict[str, str]) -> st
 
 
 def _beside(program: Sequence[str], named: dict[str, str]) -> list[str]:
-    """Name the configuration that lies beside the script in the program's words."""
     words: list[str] = []
     for word in program:
         option, equals, value = word.partition("=")

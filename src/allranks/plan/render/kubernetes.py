@@ -122,7 +122,6 @@ def role(job: PodJob) -> Document:
 
 
 def _space(job: PodJob) -> str:
-    """Word kubectl's option for the namespace, where one is set."""
     if not job.spec.cloud.namespace:
         return ""
     return f" --namespace {job.spec.cloud.namespace}"

@@ -110,7 +110,6 @@ def _check_metadata(metadata: Document, where: str) -> None:
 
 
 def _texts(metadata: Document, key: str, where: str) -> dict[str, str]:
-    """Read labels or annotations. Their values are texts: `true` and `1` have to be quoted in YAML."""
     texts: dict[str, str] = {}
     for name, value in _map(metadata, key, where).items():
         if not isinstance(value, str):

@@ -26,8 +26,6 @@ OUTSIDE = (
     "local",
     "hosts",
     "detach",
-    "dry_run",
-    "json",
     "workdir",
     "runs_dir",
 )

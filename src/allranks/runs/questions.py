@@ -1,0 +1,144 @@
+"""Questions to the controller of a run that goes on, from other terminals of its machine: what they say, and how (IO).
+
+The controller listens at a Unix socket that has a name and no file (unix(7), abstract), and answers processes of its
+own user alone (gang/questions.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import socket
+import struct
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from allranks.errors import NodeError, UsageError
+from allranks.protocol.codec import Vocabulary, decode
+from allranks.protocol.jsontext import DecodeError, JsonObject, read_object, write_json
+
+from .directory import RunDirectory
+from .documents import ControllerRecord, StatusDocument
+
+PEER = struct.Struct("3i")  # SO_PEERCRED (unix(7)): pid, uid, gid
+PART_LIMIT = 8 << 20  # bytes of a request: the names of files that are wanted
+ANSWER_LIMIT = 1 << 30  # bytes: the stacks of all ranks
+REQUEST_SECONDS = 10.0
+ANSWER_SECONDS = 21.0  # for the nodes: an agent gives its own sampling 20
+QUESTIONS_SOCKET = "-questions"
+
+
+class StacksQuestion(NamedTuple):
+    """What ranks do now: these alone, and of these roles alone, where any are named.
+
+    `native`: with the frames below Python. `dump`: recorders and stacks are kept in the run directory too.
+    """
+
+    ranks: tuple[int, ...] = ()
+    roles: tuple[str, ...] = ()
+    native: bool = False
+    dump: bool = False
+
+
+class NodeStacks(NamedTuple):
+    """What a node has answered: stack samples by rank (agent/sample.py), or why there are none."""
+
+    node: str
+    role: str = ""
+    ranks: Mapping[int, JsonObject] = {}
+    error: str = ""
+
+
+class StacksAnswer(NamedTuple):
+    """What the nodes have answered, and how the run stood then; `failed`: why nothing could be asked."""
+
+    nodes: tuple[NodeStacks, ...] = ()
+    status: StatusDocument = StatusDocument()
+    failed: str = ""
+
+
+QUESTIONS: Vocabulary[StacksQuestion] = Vocabulary("ask", {"stacks": StacksQuestion})
+
+
+class Peer(NamedTuple):
+    """The process at the other end of a Unix socket."""
+
+    pid: int
+    uid: int
+
+
+def socket_name(uid: str, purpose: str = "") -> str:
+    """Return the name of a socket of the run with this uid; without a purpose it is that of a join's coordinator."""
+    return f"\0allranks-{os.getuid()}-{uid}{purpose}"
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """Say who is at the other end, as the kernel has seen it connect or listen."""
+    pid, uid, _ = PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return Peer(pid, uid)
+
+
+def packed(document: JsonObject) -> bytes:
+    """Give the bytes of a document behind their number."""
+    text = write_json(document)
+    return struct.pack(">I", len(text)) + text
+
+
+async def read_packed(reader: asyncio.StreamReader, limit: int = PART_LIMIT) -> JsonObject:
+    """Read a document; raise DecodeError, EOFError, OSError."""
+    size = struct.unpack(">I", await reader.readexactly(4))[0]
+    if size > limit:
+        raise DecodeError("the document is too long")
+    return read_object(await reader.readexactly(size), limit)
+
+
+def another_way(run: RunDirectory) -> str:
+    """Say how a command gets to the nodes of a run that are out of reach."""
+    controller = run.read_run().controller
+    if run.engine.get("engine") == "kubernetes":
+        return "use kubectl exec"
+    if run.job is not None:
+        return f"use srun --overlap --jobid={run.job}"
+    if controller is not None and controller.host not in (None, platform.node()):
+        return f"give the same command on {controller.host}"
+    return "name the nodes with --hosts"
+
+
+def controller_here(run: RunDirectory, verb: str) -> ControllerRecord:
+    """Return the controller of a run that goes on, which a command can ask; raise UsageError where none is here."""
+    controller = run.read_run().controller
+    if run.has_ended:
+        raise UsageError(f"{run.name} is over: no rank of it runs\nhint: allranks report {run.name}")
+    host = controller.host if controller is not None else None
+    if run.engine or host != platform.node():
+        way = another_way(run)
+        if run.job is not None and host:
+            way = f"srun --overlap --jobid={run.job} --nodelist={host} --ntasks=1 allranks {verb} {run.path}"
+        raise UsageError(f"allranks {verb} asks the controller of {run.name}, which is not here\nhint: {way}")
+    if controller is None or not run.controller_alive():
+        raise UsageError(
+            f"the controller of {run.name} has ended\nhint: allranks attach {run.name}, then allranks {verb}"
+        )
+    return controller
+
+
+async def ask(uid: str, controller: ControllerRecord, question: StacksQuestion) -> StacksAnswer:
+    """Ask the controller of a run on this machine; raise NodeError where it gives no answer."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(socket_name(uid, QUESTIONS_SOCKET))
+        try:
+            peer = peer_of(writer.get_extra_info("socket"))
+            if (peer.pid, peer.uid) != (controller.pid, os.getuid()):
+                raise NodeError(f"the run's socket belongs to another process (pid {peer.pid}, user {peer.uid})")
+            writer.write(packed(QUESTIONS.write(question)))
+            limit = ANSWER_SECONDS + REQUEST_SECONDS
+            answer = decode(StacksAnswer, await asyncio.wait_for(read_packed(reader, ANSWER_LIMIT), limit))
+        finally:
+            writer.close()
+    except (EOFError, OSError, ValueError, asyncio.TimeoutError, DecodeError) as error:
+        why = str(error) or type(error).__name__
+        raise NodeError(f"the controller (pid {controller.pid}) gives no answer: {why}") from None
+    if answer.failed:
+        raise NodeError(f"the controller (pid {controller.pid}) could not look: {answer.failed}")
+    return answer

@@ -1,0 +1,73 @@
+"""allranks stacks: what the ranks of a run that goes on do, which they do not notice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import forked
+from tests.hosts.waiting import wait_until
+from tests.local.running import BOUND, LocalRun
+from tests.reference.validating import faults
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+PROGRAM = """
+import os, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+def wait():
+    print("slept", time.sleep(600))
+for step in range(1, 10**6):
+    if os.path.exists("halt") and step > 20 and dist.get_rank() == 1:
+        wait()
+    time.sleep(0.02)
+    dist.all_reduce(torch.ones(1024))
+    print("step", step, flush=True)
+"""
+
+
+def ask(run: LocalRun, *words: str) -> dict[str, Any]:
+    done = forked.call(["stacks", "--json", *words], cwd=run.work, env=run.environment, timeout=BOUND)
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert faults("error" if "error" in document else "stacks", document) == []
+    return document
+
+
+def test_a_run_that_goes_on_is_seen_and_goes_on(tmp_path: Path) -> None:
+    run = LocalRun(tmp_path, PROGRAM, "--hang-timeout", "0", nodes=3)
+    wait_until(lambda: "step 5" in log(run), BOUND, "steps")
+    moving = ask(run)
+    assert [rank["rank"] for rank in moving["ranks"]] == [0, 1, 2] and "errors" not in moving
+    assert all("all_reduce #" in rank["collective"] and rank["stack"] for rank in moving["ranks"]), moving
+    assert not list(run.directory.glob("evidence/stacks/*")), "a look keeps nothing"
+
+    (run.work / "halt").touch()
+    wait_until(lambda: {g["does"] for g in ask(run)["groups"]} == {"sleeping", "in all_reduce"}, BOUND, "who sleeps")
+    seen = ask(run, "--dump")
+    odd, others = seen["groups"]
+    assert (odd["ranks"], odd["at"]) == ([1], "train.py:7 in wait"), "the odd rank comes first"
+    assert (others["ranks"], others["at"]) == ([0, 2], "train.py:12")
+    first, second, _ = seen["ranks"]
+    number = second["step"] + 1
+    assert (first["collective"], first["is_done"]) == (f"all_reduce #{number} of 4 KB", False)
+    assert (second["collective"], second["is_done"]) == (f"all_reduce #{second['step']} of 4 KB", True)
+    for kind, suffix in (("stacks", "txt"), ("flight", "jsonl")):
+        kept = sorted(path.name for path in Path(seen["evidence"], kind).iterdir())
+        assert kept == [f"rank_00{rank}.{suffix}" for rank in range(3)]
+    one = ask(run, "--rank", "1")
+    assert [rank["rank"] for rank in one["ranks"]] == [1]
+    assert ask(run, "--rank", "7")["error"].startswith("rank 7 of ")
+    assert "slept" not in log(run), "a look ends no sleep"
+    assert run.events("hang-suspected") == []
+
+    run.process.terminate()
+    run.process.wait(BOUND)
+    assert "is over: no rank of it runs" in ask(run)["error"]
+
+
+def log(run: LocalRun) -> str:
+    return "".join(path.read_text() for path in run.runs.glob("*/logs/*/rank_*.log"))
