@@ -218,9 +218,9 @@ _HCCL = InWorld(
     "~/ascend/log` finds the rank that failed first, whose error comes before",
 )
 _GAUDI = InWorld(
-    "Run `hl-smi; hl-smi -n link; dmesg -T | grep habanalabs` on every node",
-    "Bring the NICs up, and give every node the same HCCL_OVER_OFI, HCCL_SOCKET_IFNAME and LD_LIBRARY_PATH. DeepSpeed "
-    "takes a line each in ~/.deepspeed_env",
+    "Run `hl-smi; hl-smi -n link; lsmod | grep habanalabs; dmesg -T | grep habanalabs` on every node",
+    "Load habanalabs_ib (after ib_uverbs), bring the NICs up, and give every node the same HCCL_OVER_OFI, "
+    "HCCL_SOCKET_IFNAME and LD_LIBRARY_PATH. DeepSpeed takes a line each in ~/.deepspeed_env",
 )
 _ONECCL = InWorld(
     "Run `fi_info; xpu-smi discovery; env | grep -e CCL_ -e FI_` on every node, and once with CCL_LOG_LEVEL=debug",

@@ -32,10 +32,10 @@ ACCELERATORS = (World.GAUDI, World.ASCEND, World.XPU, World.TPU, World.AMD)
 
 # What only the one says. torch's own texts under ROCm say HIP.
 _MARKS = {
-    World.AMD: r"amdgpu|amd-smi|rocm-smi|\+rocm|/opt/rocm|ROCm-capable|rocBLAS|MIOpen|RCCL|\brccl\b|librccl|HIP error|"
-               r"HIP out of memory|HIP GPUs|HIP failure|\bhip[A-Z]\w{3}|HSA_STATUS|by GPU node-|\bgfx(?:9|"
+    World.AMD: r"amdgpu|/dev/kfd|amd-smi|rocm-smi|\+rocm|/opt/rocm|ROCm-capable|rocBLAS|MIOpen|RCCL|\brccl\b|librccl|"
+               r"HIP error|HIP out of memory|HIP GPUs|HIP failure|\bhip[A-Z]\w{3}|HSA_STATUS|by GPU node-|\bgfx(?:9|"
                r"1[0-2])[0-9a-f]{2}\b",
-    World.GAUDI: r"habana|hl-smi|synStatus|synapse|Gaudi|\bHPU\b(?! available)|PT_DEVMEM",
+    World.GAUDI: r"habana|\bhcl_|hl-smi|synStatus|synapse|Gaudi|\bHPU\b(?! available)|PT_DEVMEM",
     World.ASCEND: r"torch_npu|\baclnn\w|\bE[EHIZ]9999\b|\baclrt\w|\bdcmi\b|npu-smi|hccn_tool|\bHCCL\b|\bhccl_|"
                   r"\bAscend\b|ASCEND_|NPU out of memory|NPU function|"
                   r"\bE[IJ]00[01]\d\b|vllm[-_]ascend|/Ascend/|\bNPUs?\b",
@@ -46,7 +46,8 @@ _MARKS = {
     World.TCPX: r"tcpx|TCPX|FastSocket|FasTrak|fastrak",
     World.ROCE: r"/RoCE\b|\bRoCE\b|\broce\w*p\d|\brocep",
     World.RAY: r"\braylet\b|ray\.exceptions|\bray::|RayTask|RayTrainWorker|RayActor|RayWorker|/_private/worker\.py|"
-               r"Ray does not|The actor is dead because|Worker exit type: |\bray\.(?:get|init|remote)\b|/tmp/ray/",
+               r"Ray does not|The actor is dead because|Worker exit type: |\bray\.(?:get|init|remote)\b|/tmp/ray/|"
+               r"\bray (?:start|job|status|symmetric-run)\b|/ray/dashboard/|has been marked dead because",
     World.SLURM: r"slurmstepd|handled by (?:Slurm|SLURM)|\bsrun: |\bsbatch: |\bslurm_|SLURM_|StepId=|\bslurmd\b",
     World.KUBERNETES: r"\bkubelet\b|svc\.cluster\.local|kubernetes|kubectl|OOMKilled|BackOff|FailedScheduling|"
                       r"nvidia\.com/gpu",

@@ -108,8 +108,8 @@ ROWS = (
     ),
     *table(
         _HCCL, SYMPTOM, "peer-died",
-        [("hccl-transport", "EI0009|EI0012",
-         r"\bEI00(?:09|12)\b(?:.*dst_rank\[(?P<late>\d+)\])?", 0.45,
+        [("hccl-transport", "EI0009|EI0012|507057",
+         r"\berror code: ?507057|\bEI00(?:09|12)\b(?:.*dst_rank\[(?P<late>\d+)\])?", 0.45,
          "HCCL could not reach the other rank, and that one's own log must say why", "nccl-ib-error")],
         scope=RAISED,
     ),
@@ -254,7 +254,9 @@ ROWS = (
     # -- Gaudi -------------------------------------------------------------------------------------------------
     *table(
         "Gaudi's HCL: the ports between cards and nodes", ROOT, "nccl-ib-error",
-        [("gaudi-ports", "NIC port|nic port", r"(?i:nic ports?) (?:\S+ )?(?:are|is) (?i:down)", 0.85)],
+        [("gaudi-ports", "NIC port|nic port", r"(?i:nic ports?) (?:\S+ )?(?:are|is) (?i:down)", 0.85),
+        ("gaudi-ib", "Habana IB device|hcl_ibverbs", r"failed to find matching Habana IB device|hcl_ibverbs_t::init\b",
+         0.85, "habanalabs_ib is not loaded, or the container does not see its devices")],
         scope=RAISED,
     ),
     *table(

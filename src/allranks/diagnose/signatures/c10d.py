@@ -233,7 +233,7 @@ ROWS = (
         "torch distributed_c10d.py _get_default_group", ROOT, "bad-launch-arguments",
         [("group-absent", "Default process group has not", r"Default process group has not been initialized", 0.6,
          "a process calls a collective before it has joined the group, or without a launcher", "program-exception")],
-        scope=RAISED, fix=LAUNCHER,
+        fix=LAUNCHER,
     ),
     Row("mismatch", "collective-mismatch", ROOT, "torch ProcessGroupWrapper.cpp", (
      "Detected mismatch between collectives", "Collectives differ"),

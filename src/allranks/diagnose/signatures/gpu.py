@@ -144,11 +144,12 @@ ROWS = (
          r"|required to (?:create MPS client|support device connections) have been exhausted", 0.9,
          "the Multi-Process Service, through which processes share the GPU, takes no client"),
         ("no-device", "infer device|devices (0)|No CUDA|No supported|OS call|Cuda is|CUDAAccelerator|CUDA-capable|"
-         "no NVIDIA|No devices|NO_DEVICE|GPUs found|No HIP|access blocked|ROCm-capable|hipErrorNoDevice|ROCk",
+         "no NVIDIA|No devices|NO_DEVICE|GPUs found|No HIP|access blocked|ROCm-capable|hipErrorNoDevice|ROCk|/dev/kfd",
          r"Failed to infer device type|number of visible devices \(0\)|No (?:CUDA|HIP) GPUs are available|"
          r"no CUDA-capable device|Found no NVIDIA driver|No devices were found"
          r"|CUDA_ERROR_NO_DEVICE|no GPUs found|GPU access blocked|no ROCm-capable device is detected|hipErrorNoDevice"
-         r"|ROCk module is NOT loaded|No supported gpu backend found|"
+         r"|ROCk module is NOT loaded|/dev/kfd\b.{0,30}: [Nn]o such file|Tensile host: No devices|"
+         r"No supported gpu backend found|"
          r"OS call failed or operation not supported on this OS"
          r"|ValueError: Cuda is not available|CUDAAccelerator. can not run on your system", 0.85)],
         scope=RAISED,

@@ -335,11 +335,13 @@ ROWS = (
     *table(
         "Ray python/ray/_private/services.py, util/client/worker.py, gcs_rpc_client.h", SYMPTOM, "master-unreachable",
         [("ray-head", "running Ray instance|ray client connection|connect to GCS|Have you run 'ray start'|"
-         "node_ip_address.json",
+         "node_ip_address.json|head node to start|agent to submit job",
          r"Could not find any running Ray instance|ray client connection timeout|Have you run 'ray start'|"
-         r"Can't find a `node_ip_address\.json`|"
+         r"Can't find a `node_ip_address\.json`|Timed out waiting for head node to start|"
+         r"No available agent to submit job|"
          r"(?:[Ff]ailed|Unable) to connect to GCS\b(?:.{0,20} at (?:address )?(?P<peer>[\w.-]+):(?P<port>\d+))?", 0.7,
          "the head node of Ray does not answer")],
+        scope=RAISED,
     ),
     *table(
         "Ray python/ray/_private/node.py, services.py: a cluster of before", ROOT, "orphan-process",

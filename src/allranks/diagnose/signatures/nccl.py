@@ -197,8 +197,9 @@ ROWS = (
     *table(
         "NCCL misc/socket.cc retries are used up", SYMPTOM, "port-blocked",
         [("connect-retries", "exceeded retry count|exceeded error|"
-         "exceeded error retry count|exceeded timeouts|exceeded retries",
-         r"[Cc]onnect.*exceeded (?:error )?(?:retry count|timeouts|retries)", 0.5,
+         "exceeded error retry count|exceeded timeouts|exceeded retries|Call to connect failed",
+         r"[Cc]onnect.*exceeded (?:error )?(?:retry count|timeouts|retries)|"
+         r"socket\.h:\d+ (?:NCCL )?WARN Call to connect failed : (?:Connection timed out|No route)", 0.5,
          "a peer that is in the rendezvous cannot be reached on NCCL's "
           "own port: a firewall, or the wrong interface", "wrong-interface")],
     ),

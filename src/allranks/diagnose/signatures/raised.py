@@ -89,12 +89,13 @@ ROWS = (
         trace=_LAST_FRAME % r"/torch/distributed/elastic/(?:rendezvous/\w*|multiprocessing/api)\.py"),
     # torch calls a module's forward with what the program gave it, so there the program may be wrong.
     Row("library-argument", "environment-mismatch", role=Role.ROOT, source="CPython: Python/ceval.c, Objects/call.c",
-        needs=("unexpected keyword argument",), pattern=r"TypeError: .* got an unexpected keyword argument",
+        needs=("unexpected keyword argument", "required positional argument"),
+        pattern=r"TypeError: .* (?:got an unexpected keyword argument|missing \d+ required positional arguments?: )",
         confidence=0.65,
         means="a library calls it so, and the installed versions of the two do not fit", scope=Scope.EXCEPTION,
         fix="Install the version of that library that the program was written for, on every node: its requirements "
             "name it. `python -m pip install 'LIBRARY==VERSION'`",
-        trace=_LAST_FRAME % r"/(?:site|dist)-packages/(?!torch/nn/modules/module\.py)[^\"\n]*"),
+        trace=_LAST_FRAME % r"/(?:(?:site|dist)-packages/(?!torch/nn/modules/module\.py)|megatron/core/)[^\"\n]*"),
 )  # fmt: skip
 LAST = (
     Row("import-failed", "missing-module", Role.ROOT, "CPython importlib", ("ImportError",), r"^\S*ImportError\b",

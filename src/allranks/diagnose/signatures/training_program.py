@@ -410,6 +410,8 @@ ROWS = (
                   "used by the HfArgumentParser|ConfigCompositionException",
          r"Could not override '|Key '\S+' is not in struct|LexerNoViableAlt|"
          r"Unrecognized arguments|not used by the HfArgumentParser", 0.8)],
+        fix="Remove the option or argument that the message names, or write it as --help of launcher and script of "
+            "these versions has it. `allranks run` gives the ranks their environment",
     ),
     *table(
         "Megatron arguments.py, vLLM config, verl workers: options that do not fit each other", ROOT,
