@@ -181,5 +181,5 @@ def test_a_name_with_a_detail(name: str, detail: str, text: str) -> None:
 
 
 def test_a_choice_of_one_is_no_range() -> None:
-    assert format_choice(1, 4) == "from 1 to 4"
-    assert format_choice(1, 1) == "1"
+    assert format_choice(4) == "from 1 to 4"
+    assert format_choice(1) == "1"

@@ -110,9 +110,9 @@ def with_reason(sentence: str, reason: str) -> str:
     return "%s: %s" % (sentence, reason) if reason.strip() else sentence
 
 
-def format_choice(least: int, most: int) -> str:
-    """Write the whole numbers that may be set: `from 1 to 4`, or the only one."""
-    return "from %d to %d" % (least, most) if most > least else str(least)
+def format_choice(most: int) -> str:
+    """Write how many may be set: `from 1 to 4`, or the only number."""
+    return "from 1 to %d" % most if most > 1 else "1"
 
 
 def cut(text: str, limit: int) -> str:

@@ -12,7 +12,7 @@ from allranks.diagnose.causes import CAUSES, Cause
 from allranks.exitcodes import MEANINGS
 from allranks.gang.plugins import built_in
 from allranks.preflight.check import GROUPS, Check
-from allranks.report.explained import cause_page, check_page, markdown_of
+from allranks.report.explained import ExplainedPage, cause_page, check_page
 
 MARK = "<!-- below: make pages -->\n"
 TOCTREE = """
@@ -61,8 +61,19 @@ def _check_row(check: Check) -> str:
 def pages_of_causes() -> Iterator[tuple[str, str]]:
     """The name of each page below docs/reference, and its text."""
     for cause in CAUSES.values():
-        text = markdown_of(cause_page(cause)) + _found_by(cause.id) + _example(cause.id)
+        text = _markdown(cause_page(cause)) + _found_by(cause.id) + _example(cause.id)
         yield f"causes/{cause.id}.md", text
+
+
+def _markdown(page: ExplainedPage) -> str:
+    parts = [f"# {page.name}\n{page.summary}\n"]
+    for section in page.sections:
+        if len(section.paragraphs) > 1 and section.heading in ("Compares", "Fix"):
+            text = "\n".join(f"- {paragraph}" for paragraph in section.paragraphs)
+        else:
+            text = "\n\n".join(section.paragraphs)
+        parts.append(f"\n## {section.heading}\n{text}\n")
+    return "".join(parts)
 
 
 def _found_by(cause: str) -> str:
@@ -88,7 +99,7 @@ def _example(cause: str) -> str:
 def pages_of_checks() -> Iterator[tuple[str, str]]:
     """The name of each page below docs/reference, and its text."""
     for check in built_in().values():
-        yield f"checks/{check.name}.md", markdown_of(check_page(check)) + _says(check.name)
+        yield f"checks/{check.name}.md", _markdown(check_page(check)) + _says(check.name)
 
 
 def _says(check: str) -> str:

@@ -86,7 +86,7 @@ def make_cluster(
         first = min(first, len(nodes))
     if first is not None and not 1 <= first <= len(nodes):
         hosts = count_of(len(nodes), "host")
-        choice = format_choice(1, len(nodes))
+        choice = format_choice(len(nodes))
         raise UsageError(f"--nodes {first}: {source} has {hosts}. Set --nodes {choice}, or add hosts")
     chosen = nodes[: first or len(nodes)]
     return Cluster(

@@ -97,7 +97,7 @@ def require_nodes(allocation: Allocation, count: int | None) -> None:
     """UsageError where the allocation has fewer nodes."""
     there = len(allocation.nodes)
     if count is not None and count > there:
-        raise UsageError(f"--nodes {count}: job {allocation.job} has {there}. Set --nodes {format_choice(1, there)}")
+        raise UsageError(f"--nodes {count}: job {allocation.job} has {there}. Set --nodes {format_choice(there)}")
 
 
 def allocation_cluster(allocation: Allocation, chosen: Collection[str] | None = None) -> Cluster:

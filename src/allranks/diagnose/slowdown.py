@@ -199,8 +199,8 @@ def _measure(after: Sequence[NodeUsage], before: Sequence[NodeUsage]) -> list[_M
             "{after:.1%} of its TCP segments were sent again, {before:.1%} before",
         ),
         _Measured(
-            _a_second(after, "cpu_throttled_s"),
-            _a_second(before, "cpu_throttled_s"),
+            _throttled(after),
+            _throttled(before),
             0.1,
             "its ranks' CPU quota held them back {after:.2g} s a second, {before:.2g} before",
         ),
@@ -246,8 +246,8 @@ def _mean(samples: Sequence[NodeUsage], name: str) -> float | None:
     return sum(value * each for value, each in values) / seconds
 
 
-def _a_second(samples: Sequence[NodeUsage], name: str) -> float | None:
-    values = _values(samples, name)
+def _throttled(samples: Sequence[NodeUsage]) -> float | None:
+    values = _values(samples, "cpu_throttled_s")
     seconds = sum(each for _, each in values)
     if not seconds:
         return None

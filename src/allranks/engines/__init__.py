@@ -83,11 +83,9 @@ class PreparedLaunch(Protocol):
 
     def describe(self, as_json: bool) -> str:
         """Return what would be done, without secrets."""
-        ...
 
     def start(self, view: View) -> StartedRun:
         """Do it. Raise NotStarted where the engine refuses the run, AllranksError where nothing has come of it."""
-        ...
 
 
 class Engine(Protocol):
@@ -95,34 +93,27 @@ class Engine(Protocol):
 
     def prepare(self, resolved: Resolved) -> PreparedLaunch:
         """Return what a start would do, from settings, files and the environment alone."""
-        ...
 
     def lives(self, run: RunDirectory) -> bool:
         """Return whether a run whose controller is not on this host goes on; True where the engine does not answer."""
-        ...
 
     def condition(self, run: RunDirectory, state: str) -> Document:
         """Return the fields of the `status` document that this engine knows of a run in `state`."""
-        ...
 
     def follow(self, run: RunDirectory, view: View) -> StartedRun:
         """Follow a run that has no controller on this host; where it has none at all, become it."""
-        ...
 
     def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
         """End a run that has no controller on this host, and wait until it is over.
 
         `grace`: seconds for ranks to save.
         """
-        ...
 
     def stop_notice(self, run: RunDirectory, grace: float) -> str:
         """Return the sentence that `stop` begins with."""
-        ...
 
     def finish(self, run: RunDirectory, now: float) -> None:
         """Write the end of a run that is over and has no result. `now`: unix seconds. Nothing where it may go on."""
-        ...
 
 
 def engine_named(name: str) -> Engine:

@@ -41,7 +41,6 @@ class StartedRun(Protocol):
     @property
     def run(self) -> RunDirectory | None:
         """Return the run directory; None where another machine has it."""
-        ...
 
     job: str | None  # of Slurm, which needs no process here to go on
     leaves_page: bool  # this process writes the run's end, and so its page
@@ -49,18 +48,15 @@ class StartedRun(Protocol):
 
     def show_in(self, view: View) -> None:
         """Show what comes in another view from now on."""
-        ...
 
     def follow(self, asks: bool) -> ResultDocument | None:
         """Return the result once the run is over; None where it goes on without this process.
 
         `asks`: a person at the terminal may be asked.
         """
-        ...
 
     def linger(self, result: ResultDocument) -> None:
         """Stay as long as the engine needs this process once the end was shown."""
-        ...
 
 
 class FollowedRun(ABC):

@@ -234,18 +234,6 @@ def list_lines(pages: Sequence[ExplainedPage], width: int) -> list[str]:
     return [*lines[1:], "", "`allranks explain NAME` prints one of them."]
 
 
-def markdown_of(page: ExplainedPage) -> str:
-    """Write a page of docs/reference."""
-    parts = [f"# {page.name}\n{page.summary}\n"]
-    for section in page.sections:
-        if len(section.paragraphs) > 1 and section.heading in ("Compares", "Fix"):
-            text = "\n".join(f"- {paragraph}" for paragraph in section.paragraphs)
-        else:
-            text = "\n\n".join(section.paragraphs)
-        parts.append(f"\n## {section.heading}\n{text}\n")
-    return "".join(parts)
-
-
 def _wrapped(text: str, width: int, indent: str) -> list[str]:
     """Break lines at spaces alone: a path or an option is not torn."""
     return textwrap.wrap(

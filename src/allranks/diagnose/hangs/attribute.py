@@ -296,9 +296,9 @@ def out_of_data(hang: Hang, doings: Mapping[int, Doing], names: Names) -> Hang:
         return hang
     ended = waiting[behind_loop[0]]
     goes_on = waiting[in_loop[0]]
-    message = f"{_by_node(behind_loop, names)} {plural(len(behind_loop), 'is', 'are')} out of data and "
+    message = f"{_named(behind_loop, names)} {plural(len(behind_loop), 'is', 'are')} out of data and "
     message += f"{plural(len(behind_loop), 'waits', 'wait')} in {ended.call} ({ended.at}), while "
-    message += f"{_by_node(in_loop, names)} {plural(len(in_loop), 'is', 'are')} still in {goes_on.call} ({goes_on.at})"
+    message += f"{_named(in_loop, names)} {plural(len(in_loop), 'is', 'are')} still in {goes_on.call} ({goes_on.at})"
     few = min((behind_loop, in_loop), key=len)
     culprits = hang.culprits or (tuple(few) if len(behind_loop) != len(in_loop) else ())
     return hang._replace(cause=UNEVEN, message=message, remedy=OUT_OF_DATA, culprits=culprits)
@@ -312,7 +312,3 @@ def _is_further(one: Stack, other: Stack) -> bool:
         if frame.line != of_other.line:
             return frame.line > of_other.line
     return False
-
-
-def _by_node(ranks: list[int], names: Names) -> str:
-    return name_by_node(ranks, lambda rank: names.get(rank, "?"))
