@@ -72,13 +72,14 @@ def test_the_traceback_of_a_dataset_that_raises_has_no_frame_of_ours(tmp_path: P
         "for batch in DataLoader(Bad(), 1): print(batch)\n"
     )
     more = {"ALLRANKS_AUDIT_FILE": str(tmp_path / "rows_{rank}"), "ALLRANKS_AUDIT_BATCHES": "3", "RANK": "7"}
-    plain, under = (
-        subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=BOUND, env=environment(**more))
+    processes = [
+        subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                         env=environment(**more))
         for words in ([str(script)], [under_runner(tmp_path), str(script)])
-    )
-    assert plain.returncode == under.returncode == 1
-    assert (under.stdout, under.stderr) == (plain.stdout, plain.stderr)
-    assert "KeyError: 1" in under.stderr and "probe" not in under.stderr
+    ]  # fmt: skip
+    plain, under = ((*process.communicate(timeout=BOUND), process.returncode) for process in processes)
+    assert plain == under and plain[2] == 1
+    assert "KeyError: 1" in under[1] and "probe" not in under[1]
     rows = read_rows(tmp_path / "rows_007")
     assert [type(row) for row in rows] == [RankRow, LoaderRow, BatchRow, EpochRow]
 
