@@ -199,7 +199,7 @@ class Launch:
         metavar="NAME:NODES COMMAND", in_file=False, example="[\"server:1 'python serve.py'\"]")
     roles: tuple[Role, ...] = ()  # of a run with several commands
     ray: bool = setting(False, FLAG, "start Ray on all nodes, and the command once on the first node", "run",
-        in_file=False, common="run")
+        in_file=False)
     ray_start: tuple[str, ...] = setting((), several(text("", "OPTIONS"), "options of ray start such as --num-cpus=8"),
         "further options of `ray start` on each node", "run", example='["--object-store-memory=8000000000"]',
         may_begin_with_dash=True, in_file=False)
