@@ -6,10 +6,11 @@ import pytest
 from tests.gang.test_gang import Drive
 from tests.gang.test_spares import lost
 
+from allranks.cluster import Node
 from allranks.findings import Finding, Verdict, Where
 from allranks.gang.changing_world import SETTLES
 from allranks.gang.policy import Decision, Means, Tried, decide
-from allranks.gang.states import State
+from allranks.gang.states import NodeListed, State
 from allranks.protocol.foreign import ReportMessage
 
 OUT = Decision("retry", leave_out=("h1",), why_out="it is lost")
@@ -121,6 +122,22 @@ def test_no_attempt_ends_for_newcomers(how: str) -> None:
     for rank in "01":
         drive.exit(rank, "code=0" if how == "done" else "code=1", expected=how == "stopped")
     assert not drive.gang.world.has_regrown
+
+
+def test_a_host_that_is_added_to_the_list_stands_by() -> None:
+    drive = changing(2, nodes=3, regrow="now").running()
+    added = Node(0, "h7", "h7.example", is_local=False)
+    assert drive.feed(NodeListed(added)) == ["node-added", "admit>h7"]
+    assert drive.feed(NodeListed(added)) == [], "once"
+    state = drive.roster.spares["h7"]
+    assert (state.index, state.state) == (2, "away"), "its place in the list is behind all others"
+    assert drive.unreachable("h7") == ["reach>h7 in 2 s"]
+    drive.hello("h7")
+    assert drive.facts("h7")[-1] == "spare-ready" and drive.gang.world.newcomers() == ["h7"]
+
+
+def test_a_run_with_one_number_of_nodes_takes_no_further_host() -> None:
+    assert Drive(2).running().feed(NodeListed(Node(0, "h7", "h7"))) == []
 
 
 def gathered(drive: Drive, *names: str) -> Drive:

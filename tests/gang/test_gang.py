@@ -27,7 +27,7 @@ from allranks.gang.plugins import built_in
 from allranks.gang.policy import Decision
 from allranks.gang.rendezvous import PORT_REPEATS
 from allranks.gang.resuming import spares_of
-from allranks.gang.states import Action, AttemptOver, Audited, Event, NodeUnreachable, Reach, Send, State, Tick
+from allranks.gang.states import Action, Admit, AttemptOver, Audited, Event, NodeUnreachable, Reach, Send, State, Tick
 from allranks.protocol.codec import decode
 from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.messages import (
@@ -166,6 +166,8 @@ class Drive:
                 self.notes.append(action)
                 name = NAMES[type(action.fact)]
                 words += [name] if name not in EVIDENCE else []
+            elif isinstance(action, Admit):
+                words.append(f"admit>{action.node.name}")
             elif isinstance(action, Reach):
                 words.append(f"reach>{action.node}" + (f" in {action.pause:g} s" if action.pause else ""))
             else:

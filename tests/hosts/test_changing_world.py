@@ -84,6 +84,26 @@ def test_a_start_goes_on_without_a_host_that_is_off(bed4: Bed, launch: Launch) -
     assert launch.all_gone()
 
 
+def test_a_host_that_is_added_to_the_hostfile_is_taken_in(bed4: Bed, launch: Launch) -> None:
+    listed = launch.place / "hosts"
+    lines = bed4.hostfile_names.read_text().splitlines()
+    listed.write_text("\n".join(lines[:2]) + "\n")
+    launch.start(program("v_world.py"), *RANGE, hosts=str(listed), json_=False)
+    until_world(launch, 2, 0)
+    listed.write_text("\n".join(lines[:3]) + "\n")
+    until_world(launch, 3, 1)
+    (launch.work / "go").touch()
+    result = launch.end()
+    assert (result["exit"], outcomes(result)) == (0, [(0, "regrown"), (1, "done")])
+    assert "h3 is in the host list now" in launch.stdout
+    assert [(n["name"], n["node_rank"]) for n in json.loads((launch.run_dir / "run.json").read_text())["nodes"]] == [
+        ("h1", 0),
+        ("h2", 1),
+        ("h3", 2),
+    ]
+    assert launch.all_gone()
+
+
 def test_too_few_hosts_are_a_refused_start(bed4: Bed, launch: Launch) -> None:
     for name in ("h2", "h3", "h4"):
         bed4.host(name).power_off()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from allranks.cluster import Cluster, Node
+from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang.transport import NodeReach
 from allranks.settings import RunSpec
@@ -71,9 +72,36 @@ def ssh_transport(spec: RunSpec) -> SshTransport:
     return SshTransport(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
 
 
+class ListedReach(NodeReach):
+    """How a session reaches nodes that are named, in a hostfile that may change."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__(ssh_transport(spec), keeps_launch=True)
+        self._spec = spec
+        self._changed_at = self._change_of_list()
+
+    def listed_again(self) -> Sequence[Node]:
+        """Return the nodes of the hostfile, where it has changed. A file that cannot be read now is read later."""
+        changed_at = self._change_of_list()
+        if changed_at == self._changed_at:
+            return ()
+        try:
+            nodes = listed_cluster(self._spec, None).nodes
+        except UsageError:  # it is being written
+            return ()
+        self._changed_at = changed_at
+        return nodes
+
+    def _change_of_list(self) -> int:
+        try:
+            return os.stat(os.path.expanduser(self._spec.target.hosts or "")).st_mtime_ns
+        except OSError:  # a list on the command line
+            return 0
+
+
 def ssh_reach(spec: RunSpec) -> NodeReach:
     """Return how a session reaches nodes that are named."""
-    return NodeReach(ssh_transport(spec), keeps_launch=True)
+    return ListedReach(spec)
 
 
 def find_nodes(spec: RunSpec, spares: int) -> Cluster:

@@ -9,15 +9,25 @@ failure, or where an attempt ends for it. Nodes then get new numbers, in the ord
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from allranks.plan.plan import make_plan
-from allranks.protocol.run_facts import NodeLeft, NodeTakenIn, PlainNote, RegrowBegun, WorldChanged
+from allranks.protocol.run_facts import (
+    NodeAdded,
+    NodeLeft,
+    NodeTakenIn,
+    PlainNote,
+    RegrowBegun,
+    Stamped,
+    WorldChanged,
+)
 from allranks.text import join_words
 
 from .ending import Ending
+from .members import NodeState
 from .roster import Roster
 from .saving import Saving
-from .states import Action, Reach, State
+from .states import Action, Admit, NodeListed, Reach, State
 
 SETTLES = 2.0  # seconds in which nodes that come back together are taken in together
 UNSEEN = 120.0  # seconds of an attempt that shows no process group and no call, before it may end for others
@@ -103,6 +113,17 @@ class ChangingWorld:
             return []
         change = WorldChanged(len(roster.nodes), roster.most_nodes, roster.world_size, roster.former_world_size)
         return [roster.stamp(change)]
+
+    def on_listed(self, stamped: Stamped[NodeListed], now: float) -> list[Action]:
+        """Let a node stand by that was added to the host list."""
+        roster = self.roster
+        index = 1 + max(node.index for node in roster.everyone.values())
+        node = replace(stamped.fact.node, index=index)
+        if not roster.may_change or node.name in roster.everyone:
+            return []
+        roster.spares[node.name] = NodeState(node.name, index, state="away", awaited_from=now)
+        roster.cluster = replace(roster.cluster, spares=(*roster.cluster.spares, node))
+        return [roster.stamp(NodeAdded(node.host), node.name), Admit(node)]
 
     # -- growing again -----------------------------------------------------------------------------
 

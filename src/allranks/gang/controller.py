@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from allranks.cluster import Cluster
+from allranks.cluster import Cluster, Node
 from allranks.diagnose.incident import CHANNEL
 from allranks.errors import ConfigError
 from allranks.findings import Finding
@@ -40,7 +40,7 @@ from allranks.protocol.run_facts import Fact, HangNoted, NodesChecked, PlainNote
 from allranks.protocol.samples import NodeUsage
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Master, NodeEntry, StatusDocument
-from allranks.runs.opening import change_nodes, controller_identity
+from allranks.runs.opening import add_node, change_nodes, controller_identity, node_entry
 from allranks.runs.preflight import document, save
 from allranks.runs.view import View
 from allranks.settings import RunSpec
@@ -57,7 +57,7 @@ from .plugins import all_checks
 from .policy import Decision
 from .recording import Recording
 from .remarks import unreadable_message
-from .states import Action, AttemptOver, Event, LineSeen, Reach, Send, State, Tick
+from .states import Action, Admit, AttemptOver, Event, LineSeen, NodeListed, Reach, Send, State, Tick
 from .tasks import handle_errors
 from .transport import Transport
 
@@ -112,6 +112,7 @@ class Controller:
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self.failure: Exception | None = None  # of allranks itself
         self._abandoned = False
+        self.listed_again: Callable[[], Sequence[Node]] = tuple  # the nodes of a host list that has changed
         self.replaced = False  # another controller has taken the run over
         self.answered: Callable[[StacksMessage], None] | None = None  # to a question of another terminal
 
@@ -217,6 +218,9 @@ class Controller:
                 member = self.links.members[action.node]
                 self.links.reach_anew(member, self._may_go(member), action.pause)
                 self._write_places()
+            elif isinstance(action, Admit):
+                self.links.admit(action.node)
+                add_node(self.run_dir, node_entry(action.node, None))
             elif isinstance(action, AttemptOver):
                 self._attempt_over()
             else:
@@ -525,6 +529,7 @@ class Controller:
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY
             self._look_at_ranks(now)
+            self._look_at_list()
             self._write_status()
         self.view.tick(time.time())
 
@@ -542,6 +547,13 @@ class Controller:
         self.observing.look_at_rules(self.feed)
         if self.roster.state is State.RUNNING:
             self.feed_quietly(self.observing.pace())
+
+    def _look_at_list(self) -> None:
+        """Tell the gang of hosts that were added to the list of a run whose nodes may come and go."""
+        known = {member.node.host for member in self.links.members.values()}
+        for node in self.listed_again():
+            if node.host not in known:
+                self.feed(NodeListed(node))
 
     def _notice_pause(self) -> None:
         """Where this process did not run, nodes that were not heard meanwhile get that time on top."""

@@ -81,6 +81,7 @@ from .states import (
     LooksComing,
     LookWanted,
     MayStart,
+    NodeListed,
     NodeUnreachable,
     Quiet,
     RoleSeen,
@@ -173,6 +174,7 @@ class Gang:
         return [
             on(StopAsked, self.ending.on_stop),
             on(LauncherPaused, self.connections.on_paused),
+            on(NodeListed, self.world.on_listed),
             on(NodeSilent, self.connections.on_silent),
             on(NodeBack, self.connections.on_back),
             on(NodeLost, self.connections.on_lost),

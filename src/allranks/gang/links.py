@@ -242,6 +242,11 @@ class Links:
 
     # -- opening -----------------------------------------------------------------------------------
 
+    def admit(self, node: Node) -> None:
+        """Begin to reach a node that was not among them."""
+        member = self.members[node.name] = Member(node)
+        self.open(member)
+
     def open(self, member: Member) -> None:
         """Begin to reach a node, where that is not going on."""
         if self._owner.is_over:

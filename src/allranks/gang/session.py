@@ -60,7 +60,7 @@ from allranks.runs.documents import (
     Unfetched,
 )
 from allranks.runs.nodeledger import SeenNode, add_records, blame, ledger_file, records_of
-from allranks.runs.opening import controller_identity, take_control, write_opening
+from allranks.runs.opening import controller_identity, node_entry, take_control, write_opening
 from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
 from allranks.runs.timeledger import newest_steps
 from allranks.runs.view import View
@@ -124,6 +124,8 @@ class Session:
         self.controller = Controller(spec, cluster, setting, reach.transport, run, view, self._judge, adopted, shipper)
         self.recording = self.controller.recording
         self.observing = self.controller.observing
+        if spec.target.min_nodes is not None:
+            self.controller.listed_again = reach.listed_again
         if spec.recovery.audit_data:
             from .auditor import Auditor  # imported late: a run without it needs none of it
 
@@ -738,11 +740,7 @@ def node_entries(cluster: Cluster, role: str = "") -> list[NodeEntry]:
         node_rank = rank if rank < len(cluster) else None
         if role:
             node_rank = node.index
-        entries.append(
-            NodeEntry(
-                node.name, node.index, node.host, node.user, node.port, node.slots, node.is_local, node_rank, role=role
-            )
-        )
+        entries.append(node_entry(node, node_rank, role))
     return entries
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from allranks.cluster import Node
 from allranks.findings import Finding
 from allranks.protocol.messages import Message
 from allranks.protocol.orders import Order
@@ -40,6 +41,12 @@ class NodeUnreachable(NamedTuple):
     """A node could not be reached at the start; final."""
 
     finding: Finding
+
+
+class NodeListed(NamedTuple):
+    """The host list has a node that no one has reached yet."""
+
+    node: Node
 
 
 class UserSignal(NamedTuple):
@@ -114,6 +121,7 @@ Event = (
     | LauncherPaused
     | StopAsked
     | UserSignal
+    | NodeListed
     | Quiet
     | StepShown
     | MayStart
@@ -153,4 +161,11 @@ class Reach:
     pause: float = 0.0
 
 
-Action = Send | Stamped[Fact] | AttemptOver | Reach
+@dataclass(frozen=True)
+class Admit:
+    """A node takes part from now on: it is reached for the first time."""
+
+    node: Node
+
+
+Action = Send | Stamped[Fact] | AttemptOver | Reach | Admit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from allranks.cluster import Node
@@ -140,6 +141,10 @@ class NodeReach:
     def finding(self, is_stopped: bool) -> Finding | None:
         """Return the engine's own reason for the end of the ranks; None where it has none."""
         return None
+
+    def listed_again(self) -> Sequence[Node]:
+        """Return the nodes of the host list, where that has changed since the last call; it is asked once a second."""
+        return ()
 
     def against_retry(self) -> str:
         """Return why the nodes cannot have another attempt; empty where they can."""

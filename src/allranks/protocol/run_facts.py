@@ -190,6 +190,12 @@ class NodeReplaced(NamedTuple):
     by: str
 
 
+class NodeAdded(NamedTuple):
+    """The host list has it now: it is reached, and stands by."""
+
+    host: str = ""
+
+
 class NodeLeft(NamedTuple):
     """The node has no place in the attempts that follow, until it is taken in again."""
 
@@ -512,6 +518,7 @@ Fact = Union[
     NodeReachedAgain,
     NodeAwaited,
     NodeReplaced,
+    NodeAdded,
     NodeLeft,
     NodeTakenIn,
     RegrowBegun,
@@ -580,6 +587,7 @@ KINDS: Dict[str, Type[Fact]] = {
     "node-anew": NodeReachedAgain,
     "node-awaited": NodeAwaited,
     "node-replaced": NodeReplaced,
+    "node-added": NodeAdded,
     "node-left": NodeLeft,
     "node-taken-in": NodeTakenIn,
     "regrow": RegrowBegun,

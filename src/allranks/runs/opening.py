@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import allranks
 from allranks.agent.processes import read_process
+from allranks.cluster import Node
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import PROTOCOL
 from allranks.settings import RunSpec
@@ -77,6 +78,18 @@ def change_nodes(run: RunDirectory, change: Callable[[NodeEntry], NodeEntry]) ->
     """Change each node of run.json; one that is damaged stays as it is."""
     if run.read_document("run.json") is not None:
         write_nodes(run, [change(entry) for entry in run.read_run().nodes])
+
+
+def add_node(run: RunDirectory, entry: NodeEntry) -> None:
+    """Add a node to run.json."""
+    write_nodes(run, [*run.read_run().nodes, entry])
+
+
+def node_entry(node: Node, node_rank: int | None, role: str = "") -> NodeEntry:
+    """Describe a node as run.json has it; `node_rank` is None for one without ranks."""
+    return NodeEntry(
+        node.name, node.index, node.host, node.user, node.port, node.slots, node.is_local, node_rank, role=role
+    )
 
 
 def _change(run: RunDirectory, name: str, value: object) -> None:
