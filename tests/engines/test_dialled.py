@@ -17,7 +17,9 @@ from tests.hosts.waiting import BOUND
 
 from allranks.agent.dial import Tries
 from allranks.agent.tls import Encryption
-from allranks.engines.dialled import ANY, LOOPBACK, Listener, Refuse
+from allranks.cluster import Node
+from allranks.engines.dialled import ANY, LOOPBACK, DialledTransport, Listener, Refuse
+from allranks.engines.meeting import JoinedTransport
 from allranks.errors import UsageError
 from allranks.gang.transport import NodeLeft
 from allranks.protocol.codec import encode
@@ -347,6 +349,15 @@ def test_connections_from_a_nodes_own_address_do_not_keep_it_out(meeting):
         node.sendall(shake.feed(node.recv(4096)))
     node.sendall(shake.channel().pack(b'C{"type":"hello","rank":1}'))
     meeting.until(lambda: 1 not in meeting.listener.missing())
+
+
+@pytest.mark.parametrize("kind", [DialledTransport, JoinedTransport])
+def test_a_node_that_does_not_come_back_is_a_verdict_with_a_cause(meeting, kind):
+    """The verdict of a retry for which it did not come was "unknown"."""
+    transport = kind(meeting.listener, {"h2": 1})
+    node = Node(1, "h2", "127.0.0.1")
+    assert transport.silence(node, 12.0).id == "node-network-down"
+    assert transport.failure(node, b"", "", None).id == "agent-killed"
 
 
 def test_a_node_gets_in_while_its_own_address_floods_the_port(meeting, caplog):

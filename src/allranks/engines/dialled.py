@@ -656,14 +656,14 @@ class DialledTransport(SshTransport):
         if node.name not in self._ranks:
             return super().failure(node, stdout, stderr, code)
         text = f"{node.name} joined and then hung up"
-        return Finding("node-lost", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
+        return Finding("agent-killed", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
 
     def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
         """Say that a node that had joined does not come back."""
         if node.name not in self._ranks:
             return super().silence(node, seconds, stderr)
         text = f"{node.name} joined, but its connection was not there for {seconds:g} s"
-        return Finding("node-lost", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
+        return Finding("node-network-down", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
 
     def retry(self, node: Node, stderr: str) -> bool:
         """Return False: the node dials again after its connection breaks."""
