@@ -167,7 +167,7 @@ def play(round_: Round, beds: Beds, place: Path) -> tuple[Seen, Play]:
         left = played.left()
         result = played.result()
         code = played.code
-        if round_.fault == "abandoned" and code == 0 and result is not None:
+        if round_.fault in ("abandoned", "join-kill-controller") and code == 0 and result is not None:
             code = result.exit
         is_full = round_.fault == "run-disk"
         seen = Seen(
