@@ -108,6 +108,10 @@ class Refuse(Exception):
     """A node is not admitted; the text is sent to it and shown to the person at the coordinator."""
 
 
+class NotYet(Exception):
+    """A node has to come again a moment later; the text is shown there."""
+
+
 class Declined(Exception):
     """A node does not answer a call; the text has its words."""
 
@@ -489,6 +493,10 @@ class Listener:
     async def _seat(self, line: Line, hello: HelloControl, peer: str) -> Seat | None:
         try:
             seat = self.seats[self._admit(self.seats, hello, peer)]
+        except NotYet as error:
+            line.tell(WaitControl(str(error)))
+            await line.flush()
+            return None
         except Refuse as error:
             line.tell(RefusedControl(2, str(error)))
             await line.flush()

@@ -44,7 +44,7 @@ from allranks.settings.secrets import redact_argv
 from allranks.text import format_duration, format_size_option, name_with
 
 from .command_transport import die_with_the_controller
-from .dialled import Refuse, Seat
+from .dialled import NotYet, Refuse, Seat
 
 SCRIPT_LIMIT = 16 << 20
 BOOT_SECONDS = 30.0
@@ -183,6 +183,8 @@ class Admission:
         other = name_with(seat.hello.hostname, seat.address)
         if self.started and seat.is_vacant and hello.hostname == seat.hello.hostname:
             return  # it was started again
+        if self.started and seat.line is None and hello.hostname == seat.hello.hostname:
+            raise NotYet(f"node {rank} was started again: waiting for the next attempt")
         if self.started:
             raise Refuse(f"the run has begun with {other} as node {rank}: {who} can't take its place")
         if seat.line is not None:
