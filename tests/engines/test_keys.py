@@ -57,9 +57,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 
 def session_that_notes(stops: list[str]) -> Any:
-    controller = SimpleNamespace(stop=lambda reason, grace: stops.append(reason))
     limits = SimpleNamespace(stop_grace=30.0)
-    return SimpleNamespace(view=View(), controller=controller, spec=SimpleNamespace(limits=limits))
+    return SimpleNamespace(
+        view=View(), stop_all=lambda reason, grace: stops.append(reason), others=[], spec=SimpleNamespace(limits=limits)
+    )
 
 
 def test_ctrl_z_twice_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:

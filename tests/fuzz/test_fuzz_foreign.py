@@ -60,14 +60,14 @@ def test_metrics_lines(campaign: Campaign) -> None:
         for pieces in (1, chance.randrange(2, 9)):
             reader, refused = StepReader(), list[str]()
             for start in range(0, len(data), len(data) // pieces + 1):
-                reader.metrics(data[start : start + len(data) // pieces + 1], 1000.0, refused.append)
+                reader.metrics(data[start : start + len(data) // pieces + 1], 1000.0, refused.append, lambda _: None)
             readers.append((reader.step, reader.rate, len(refused)))
             assert reader.step is None or 0 <= reader.step <= MOST_STEPS
             assert reader.rate is None or 0 <= reader.rate < float("inf")
             assert all("\x1b" not in why and len(why) < 100 for why in refused)
         if all(len(line) <= LINE_LIMIT for line in data.splitlines()):
             assert readers[0] == readers[1]
-        reader.metrics(b'\n{"step": 3}\n', 1000.0, lambda _: None)
+        reader.metrics(b'\n{"step": 3}\n', 1000.0, lambda _: None, lambda _: None)
         assert reader.step == 3
 
 

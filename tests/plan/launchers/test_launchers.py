@@ -71,28 +71,27 @@ def test_the_command_says_how_many_ranks_a_node_has(launcher: str, command: str,
     assert ranks_of(spec, Node(0, "h1", "h1", slots=2), facts)[0] == 2
 
 
+@pytest.mark.parametrize("launcher", [None, "direct", "deepspeed"])
+def test_deepspeed_does_not_change_the_number_of_nodes_by_itself(launcher: str | None) -> None:
+    words = tuple("deepspeed --min_elastic_nodes 1 --elastic_training t.py".split())
+    options = {"command": words, **({"launcher": launcher} if launcher else {})}
+    with pytest.raises(UsageError, match="hint: leave it out. --nodes MIN:MAX starts again with the nodes"):
+        resolve(options, {}, {}, config_source="allranks.toml")
+
+
 @pytest.mark.parametrize(
-    ("command", "written"),
+    ("command", "bounds"),
     [
-        ("torchrun --nnodes 1:4 --nproc-per-node 8 t.py", "--nnodes 1:4"),
-        ("/opt/venv/bin/torchrun --nnodes=2:8 --max-restarts=3 --rdzv-backend c10d t.py", "--nnodes 2:8"),
-        ("python -m torch.distributed.run --nnodes 1:4 t.py", "--nnodes 1:4"),
-        ("deepspeed --min_elastic_nodes 1 --elastic_training t.py", "--elastic_training"),
+        ("torchrun --nnodes 1:4 --nproc-per-node 8 t.py", (1, 4)),
+        ("/opt/venv/bin/torchrun --nnodes=2:8 --max-restarts=3 --rdzv-backend c10d t.py", (2, 8)),
+        ("python -m torch.distributed.run --nnodes 1:4 t.py", (1, 4)),
     ],
 )
-@pytest.mark.parametrize("launcher", [None, "direct", ""])
-def test_a_changing_number_of_nodes_is_refused(command: str, written: str, launcher: str | None) -> None:
-    words = command.split()
-    head = words[0] if words[1] != "-m" else " ".join(words[:3])
-    if launcher == "":
-        launcher = "deepspeed" if "deepspeed" in head else "torchrun"
-    options = {"command": tuple(words), **({"launcher": launcher} if launcher else {})}
-    with pytest.raises(UsageError) as error:
-        resolve(options, {}, {}, config_source="allranks.toml")
-    assert str(error.value) == (
-        f"{head} {written} trains on a changing number of nodes, and a run of allranks has one number. "
-        f"Leave {written} out. --nodes N is the number, and --retries N starts again after a failure"
-    )
+@pytest.mark.parametrize("launcher", [None, "direct", "torchrun"])
+def test_a_pasted_range_of_nodes_is_the_runs(command: str, bounds: object, launcher: str | None) -> None:
+    options = {"command": tuple(command.split()), **({"launcher": launcher} if launcher else {})}
+    target = resolve(options, {}, {}, config_source="allranks.toml").spec.target
+    assert (target.min_nodes, target.nodes) == bounds
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ ROWS = (
     ),
     *table(
         "vLLM, SGLang, transformers: an architecture that this version does not know", ROOT, "environment-mismatch",
-        [("kernel-architecture", "requires ", r"requires (?:GPUs? with |a GPU with )?(?:gfx\d|sm_?\d\d|"
+        [("gpu-architecture", "requires ", r"requires (?:GPUs? with |a GPU with )?(?:gfx\d|sm_?\d\d|"
                                               r"compute capability)", 0.8,
          "this GPU is none of those that the kernel was written for")],
         scope=RAISED,
