@@ -39,7 +39,8 @@ def test_a_node_that_prints_and_reports_without_end_holds_no_other_and_loses_not
     """16,384 reports made a journal of 201 MB: nothing was fetched after the agent's death. 16 MB of output follow."""
     run = LocalRun(tmp_path, PROGRAM, "--no-check", "--lease", "6s")
     wait_until((run.work / "printed").exists, BOUND, "all printed")
-    (journal,) = Path(tempfile.gettempdir()).glob(f"allranks-*/{run.directory.name}-*/node_01/journal.jsonl")
+    uid = json.loads((run.directory / "run.json").read_text())["uid"]
+    (journal,) = Path(tempfile.gettempdir()).glob(f"allranks-*/{uid}/node_01/journal.jsonl")
     assert journal.stat().st_size < 100_000
     begun = json.loads(journal.read_text().splitlines()[0])
     os.kill(begun["pid"], signal.SIGKILL)

@@ -143,10 +143,15 @@ def test_nothing_moves_the_cursor(text, shown):
     assert clean(text, colour=False) == shown
 
 
+def ignore(row: object) -> None:
+    """What a rule over metrics would read."""
+
+
 def test_steps_come_from_metrics_cut_anywhere():
     reader, refused = StepReader(), []
-    assert not reader.metrics(b'{"step": 1, "t": 10.0}', 10.0, refused.append, lambda _: None)
-    assert reader.metrics(b'\n{"step": 2, "t": 10.5}\nnonsense\n[1]\n{"step": 3, "t": 11.0}\n', 11.0, refused.append, lambda _: None)
+    assert not reader.metrics(b'{"step": 1, "t": 10.0}', 10.0, refused.append, ignore)
+    rest = b'\n{"step": 2, "t": 10.5}\nnonsense\n[1]\n{"step": 3, "t": 11.0}\n'
+    assert reader.metrics(rest, 11.0, refused.append, ignore)
     assert (reader.step, reader.rate) == (3, 2.0)
     assert refused == ["expected JSON", "expected a JSON object"]
 
@@ -154,14 +159,14 @@ def test_steps_come_from_metrics_cut_anywhere():
 def test_a_loss_that_is_not_a_number_is_a_step():
     """Python's json writes NaN and Infinity, and a run that diverges goes on."""
     reader, refused = StepReader(), []
-    assert reader.metrics(b'{"step": 7, "loss": NaN, "norm": -Infinity, "t": 10.0}\n', 10.0, refused.append, lambda _: None)
+    assert reader.metrics(b'{"step": 7, "loss": NaN, "norm": -Infinity, "t": 10.0}\n', 10.0, refused.append, ignore)
     assert (reader.step, refused) == (7, [])
 
 
 def test_a_restart_starts_the_rate_anew():
     reader, refused = StepReader(), []
-    reader.metrics(b'{"step": 90, "t": 1.0}\n{"step": 100, "t": 2.0}\n', 2.0, refused.append, lambda _: None)
-    reader.metrics(b'{"step": 1, "t": 9.0}\n', 9.0, refused.append, lambda _: None)
+    reader.metrics(b'{"step": 90, "t": 1.0}\n{"step": 100, "t": 2.0}\n', 2.0, refused.append, ignore)
+    reader.metrics(b'{"step": 1, "t": 9.0}\n', 9.0, refused.append, ignore)
     assert (reader.step, reader.rate, refused) == (1, None, [])
 
 

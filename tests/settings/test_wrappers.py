@@ -126,4 +126,4 @@ def test_two_nodes_are_one_world(tmp_path: Path, before: str) -> None:
     done = forked.call(words, cwd=tmp_path, env={**os.environ, "PATH": f"{place}:{os.environ['PATH']}"})
     assert done.returncode == 0, done.stdout + done.stderr
     inner = "inside" if before == "uv run" else ""
-    assert all(f"RANK {rank} of 2 {inner}".rstrip() in done.stdout + done.stderr for rank in range(2))
+    assert all(f"RANK {rank} of 2 {inner}".rstrip() in done.stdout + done.stderr for rank in range(2)), done.stdout

@@ -73,9 +73,9 @@ def test_the_command_says_how_many_ranks_a_node_has(launcher: str, command: str,
 
 @pytest.mark.parametrize("launcher", [None, "direct", "deepspeed"])
 def test_deepspeed_does_not_change_the_number_of_nodes_by_itself(launcher: str | None) -> None:
-    words = tuple("deepspeed --min_elastic_nodes 1 --elastic_training t.py".split())
+    words = ("deepspeed", "--min_elastic_nodes", "1", "--elastic_training", "t.py")
     options = {"command": words, **({"launcher": launcher} if launcher else {})}
-    with pytest.raises(UsageError, match="hint: leave it out. --nodes MIN:MAX starts again with the nodes"):
+    with pytest.raises(UsageError, match=r"hint: leave it out\. --nodes MIN:MAX starts again with the nodes"):
         resolve(options, {}, {}, config_source="allranks.toml")
 
 
