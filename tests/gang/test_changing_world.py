@@ -190,6 +190,13 @@ def test_a_spare_comes_first() -> None:
     assert dict(decision.replace) == {"h1": "h3"} and not decision.leave_out
 
 
+def test_a_node_that_stands_in_is_not_taken_in_too() -> None:
+    tried = Tried(verdict("node-network-down", "h1"), 40, unusable_nodes=("h1",), gone=("h1",))
+    ready = {"h3": None, "h4": None}
+    decision = decide([tried], Means(1, ranks=NODES, least=2, spares=ready, newcomers=("h3", "h4")))
+    assert dict(decision.replace) == {"h1": "h3"} and decision.take_in == ("h4",)
+
+
 def test_the_same_node_at_the_same_step_ends_the_run() -> None:
     tried = Tried(verdict("node-network-down", "h1"), 40, unusable_nodes=("h1",), gone=("h1",), left_nodes=True)
     assert decide([tried, tried], Means(3, ranks=NODES, least=2)).kind == "finish"

@@ -179,7 +179,8 @@ def decide(history: Sequence[Tried], means: Means) -> Decision:
     why_out = ""
     if leave:
         why_out = "it is lost" if set(leave) <= set(last.gone) else "it is at fault"
-    return Decision("retry", ". ".join(reasons), replace, pause, leave, why_out, means.newcomers)
+    take_in = tuple(name for name in means.newcomers if name not in replace.values())
+    return Decision("retry", ". ".join(reasons), replace, pause, leave_out=leave, why_out=why_out, take_in=take_in)
 
 
 def _pause(history: Sequence[Tried], replace: Mapping[str, str]) -> float:
