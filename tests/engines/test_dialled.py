@@ -21,7 +21,7 @@ from allranks.cluster import Node
 from allranks.engines.dialled import ANY, LOOPBACK, DialledTransport, Listener, Refuse
 from allranks.engines.meeting import JoinedTransport
 from allranks.errors import UsageError
-from allranks.gang.transport import NodeLeft
+from allranks.gang.transport import NodeHungUp
 from allranks.protocol.codec import encode
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader
@@ -143,7 +143,7 @@ def test_a_node_that_hangs_up_has_left_once_its_host_answers_and_no_connection_c
     meeting.until(lambda: meeting.listener.missing() == [])
     meeting.sockets[0].close()
     meeting.until(lambda: meeting.listener.missing() == [1])
-    with pytest.raises(NodeLeft):
+    with pytest.raises(NodeHungUp):
         asyncio.run(meeting.listener.connect(1, HEADER, BOUND))
     meeting.sockets[1].close()
     meeting.until(lambda: meeting.listener.missing() == [1, 2])

@@ -28,7 +28,7 @@ from allranks.agent.processes import USER_SIGNALS
 from allranks.cluster import Node
 from allranks.errors import UsageError
 from allranks.findings import Finding, Where
-from allranks.gang.transport import Client, NodeLeft
+from allranks.gang.transport import Client, NodeHungUp
 from allranks.protocol.controls import (
     TO_COORDINATOR,
     TO_NODE,
@@ -332,7 +332,7 @@ class Listener:
             self._thread.join(5.0)
 
     async def connect(self, rank: int, header: AgentHeader, seconds: float) -> socket.socket | None:
-        """Open a channel to a node once it is there; None where it does not come in time, NodeLeft where it has left.
+        """Open a channel to a node once it is there; None where it does not come in time, NodeHungUp where it has left.
 
         For any loop.
         """
@@ -594,7 +594,7 @@ class Listener:
             if line is not None:
                 return await line.open(header)
             if await self._has_left(seat):
-                raise NodeLeft
+                raise NodeHungUp
         return None
 
     async def _has_left(self, seat: Seat) -> bool:
@@ -650,7 +650,7 @@ class DialledTransport(SshTransport):
         self._ranks = ranks
 
     async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
-        """Return the node's present connection, or the next one that it makes within `seconds`; raise NodeLeft."""
+        """Return the node's present connection, or the next one that it makes within `seconds`; raise NodeHungUp."""
         if node.name not in self._ranks:
             return await super().connect(node, header, seconds)
         assert isinstance(header, AgentHeader), "nodes that have dialled in are not swept"

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
-from allranks.cluster import Cluster, Node
+from allranks.cluster import Cluster
 from allranks.diagnose.incident import CHANNEL
 from allranks.errors import ConfigError
 from allranks.findings import Finding
@@ -112,7 +112,6 @@ class Controller:
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self.failure: Exception | None = None  # of allranks itself
         self._abandoned = False
-        self.listed_again: Callable[[], Sequence[Node]] = tuple  # the nodes of a host list that has changed
         self.replaced = False  # another controller has taken the run over
         self.answered: Callable[[StacksMessage], None] | None = None  # to a question of another terminal
 
@@ -529,7 +528,8 @@ class Controller:
         if now >= self._next_status:
             self._next_status = now + STATUS_EVERY
             self._look_at_ranks(now)
-            self._look_at_list()
+            for node in self.links.newly_listed():
+                self.feed(NodeListed(node))
             self._write_status()
         self.view.tick(time.time())
 
@@ -547,13 +547,6 @@ class Controller:
         self.observing.look_at_rules(self.feed)
         if self.roster.state is State.RUNNING:
             self.feed_quietly(self.observing.pace())
-
-    def _look_at_list(self) -> None:
-        """Tell the gang of hosts that were added to the list of a run whose nodes may come and go."""
-        known = {member.node.host for member in self.links.members.values()}
-        for node in self.listed_again():
-            if node.host not in known:
-                self.feed(NodeListed(node))
 
     def _notice_pause(self) -> None:
         """Where this process did not run, nodes that were not heard meanwhile get that time on top."""

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from types import FrameType
 from typing import Protocol
@@ -34,7 +34,7 @@ from .gate import LogRoom
 from .node_session import shown_name
 from .states import NodeUnreachable
 from .tasks import start_task
-from .transport import NodeLeft, Transport
+from .transport import NodeHungUp, Transport
 
 STOPS = {signal.SIGINT: "ctrl-c", signal.SIGTERM: "sigterm", signal.SIGHUP: "sigterm"}
 LOOK_EVERY = 0.5  # seconds between two looks whether the loop is held, and a signal waits for it
@@ -230,6 +230,7 @@ class Links:
         self._is_adopted = is_adopted
         for member in self.members.values():
             member.is_adopted = is_adopted
+        self.listed_again: Callable[[], Sequence[Node]] = tuple  # the nodes of a host list that has changed
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._last_greeting = 0.0  # monotonic: when an agent said its first word
         self.beat = beat_of(limits.lease)
@@ -241,6 +242,12 @@ class Links:
             member.channel.send(order)
 
     # -- opening -----------------------------------------------------------------------------------
+
+    def newly_listed(self) -> list[Node]:
+        """Give the nodes that a host list has now and none of the members is; it is looked at again each time."""
+        listed = self.listed_again()
+        known = {member.node.host for member in self.members.values()} if listed else set()
+        return [node for node in listed if node.host not in known]
 
     def admit(self, node: Node) -> None:
         """Begin to reach a node that was not among them."""
@@ -276,7 +283,7 @@ class Links:
                 if not renewing:
                     await self._await_hello(member, channel)
                 return
-            except NodeLeft:
+            except NodeHungUp:
                 if member.lost or self._owner.is_over or node.name in self.released:
                     return
                 if renewing:

@@ -13,7 +13,7 @@ from allranks.protocol.orders import Order
 from allranks.runs.directory import RunDirectory
 
 
-class NodeLeft(Exception):
+class NodeHungUp(Exception):
     """What dialled from a node has ended, and dials no more: its host answers, and no connection came."""
 
 
@@ -41,7 +41,7 @@ class Transport(Protocol):
         """Start a channel; None where the node does not come within `seconds`.
 
         Raise OSError, SubprocessError or AllranksError where this machine cannot start it: see `not_started`. Raise
-        NodeLeft where waiting is of no use.
+        NodeHungUp where waiting is of no use.
         """
         ...
 

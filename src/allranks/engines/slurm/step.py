@@ -28,7 +28,7 @@ from allranks.engines.dialled import ANY, DialledTransport, Listener, Refuse, Se
 from allranks.findings import Finding, Where
 from allranks.gang.agent_archive import NO_PYTHON as NO_PYTHON_LINE
 from allranks.gang.agent_archive import boot_script, payload
-from allranks.gang.transport import Client
+from allranks.gang.transport import Client, NodeHungUp
 from allranks.plan.slurm_commands import pyxis_options, step_command, step_environment
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader, DialHeader, Header
@@ -195,7 +195,12 @@ class StepTransport(DialledTransport):
         deadline = time.monotonic() + seconds
         while True:
             left = min(LOOK, deadline - time.monotonic())
-            client = await super().connect(node, header._replace(engine=True), max(0.05, left))
+            client = None
+            try:
+                client = await super().connect(node, header._replace(engine=True), max(0.05, left))
+            except NodeHungUp:
+                if node.name not in self._step.at_fault():  # else srun has said why, and ends the step
+                    raise
             if client is not None or self._step.ended or time.monotonic() >= deadline:
                 return client
             if node.name in self._step.at_fault():
