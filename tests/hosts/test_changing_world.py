@@ -15,6 +15,7 @@ from tests.hosts.bed import Bed
 from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.waiting import wait_until
 
+STEPS = 200  # of the sharded training: more than two ranks do while the third one's host boots
 RANGE = ("--nodes", "2:4", "--lease", "3s", "--connect-timeout", "6s")
 
 
@@ -117,7 +118,7 @@ def test_too_few_hosts_are_a_refused_start(bed4: Bed, launch: Launch) -> None:
 @pytest.mark.torch
 def test_sharded_training_goes_on_as_one_that_was_planned_so(bed4: Bed, launch: Launch, tmp_path: Path) -> None:
     """FSDP2 with DCP checkpoints on 3, 2 and 3 ranks: its losses are those of three runs of that schedule."""
-    every, more = "checkpoint.every=5", "training.max_steps=40"
+    every, more = "checkpoint.every=5", f"training.max_steps={STEPS}"
     command = [str(SCRIPT), *words(every, more, f"checkpoint.dir={tmp_path / 'kept'}")]
     launch.start(command, "--nodes", "2:3", "--regrow", "now", *RANGE[2:], json_=False)
     launch.until("attempt-start")
@@ -138,7 +139,7 @@ def test_sharded_training_goes_on_as_one_that_was_planned_so(bed4: Bed, launch: 
     assert len(schedule) == 2 and [world for world, _ in worlds(launch)] == [2, 3], launch.stdout
     seen = {row["step"]: row["loss"] for row in map(json.loads, losses.read_text().splitlines())}
     expected: dict[int, float] = {}
-    for ranks, until in ((3, schedule[0]), (2, schedule[1]), (3, 40)):
+    for ranks, until in ((3, schedule[0]), (2, schedule[1]), (3, STEPS)):
         own = Run(
             tmp_path / "planned", ranks, every, f"training.max_steps={until}", "checkpoint.dir=" + str(tmp_path / "p")
         )

@@ -46,7 +46,9 @@ def test_a_run_that_goes_on_is_seen_and_goes_on(tmp_path: Path) -> None:
     assert not list(run.directory.glob("evidence/stacks/*")), "a look keeps nothing"
 
     (run.work / "halt").touch()
-    wait_until(lambda: {g["does"] for g in ask(run)["groups"]} == {"sleeping", "in all_reduce"}, BOUND, "who sleeps")
+    settled = [([1], "sleeping"), ([0, 2], "in all_reduce")]  # before, ranks sleep in turn after each step
+    wait_until(lambda: [(g["ranks"], g["does"]) for g in ask(run)["groups"]] == settled, BOUND, "who sleeps")
+    wait_until(lambda: ask(run)["groups"][0]["at"] == "train.py:7 in wait", BOUND, "where it sleeps")
     seen = ask(run, "--dump")
     odd, others = seen["groups"]
     assert (odd["ranks"], odd["at"]) == ([1], "train.py:7 in wait"), "the odd rank comes first"
