@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from allranks.diagnose.hangs.between_roles import Standstill, between_roles, look_at
+from allranks.diagnose.hangs.between_roles import RoleStandstill, between_roles, look_at
 from allranks.diagnose.hangs.doing import ActivityKind, Doing, StackSample
 from allranks.diagnose.hangs.stacks import Frame
 from allranks.findings import Hang
@@ -19,7 +19,7 @@ READING = Doing(ActivityKind.ELSEWHERE, at=Frame("/w/grpo.py", 7, "step"), stack
 BARRIER = Doing(ActivityKind.WAITING, "barrier", Frame("/w/grpo.py", 9, "step"))
 STUCK = LookedRank(0, "h1", at="serve.py:8 in generate", quiet=60.0, sockets=((THERE, HERE),))
 OWN = Hang("straggler", "rank 0 on h2 is at grpo.py:7", "", 0.85, (0,), (1,))
-STILL = Standstill(
+STILL = RoleStandstill(
     "trainer",
     OWN,
     {0: READING, 1: BARRIER},
@@ -62,7 +62,7 @@ def test_a_server_at_work_is_no_hang(look: LookedRank) -> None:
         replace(STILL, hang=OWN._replace(culprits=(1,))),
     ],
 )
-def test_a_standstill_of_the_roles_own_stays_as_it_is(still: Standstill) -> None:
+def test_a_standstill_of_the_roles_own_stays_as_it_is(still: RoleStandstill) -> None:
     """A connection that is kept open says nothing where a rank sleeps, is stopped, or waits for one of its own role."""
     assert between_roles(still, {"rollout": RoleLooked((STUCK,))}).hang == still.hang
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from tests.campaign import examples
 from tests.run_directories import T, events
 
+from allranks.findings import Where
 from allranks.protocol.run_facts import Fact, NodeReplaced, Stamped, read_line
 from allranks.report.page import render
-from allranks.report.timeline import NOBODY, Culprit, NodePlan, Timeline, choose_rows, timeline
-from allranks.report.timeplot import LEFT, WIDTH, Scale, TimelinePlot, timeline_plot
+from allranks.report.timeline import PlottedNode, Timeline, choose_rows, timeline
+from allranks.report.timeplot import LEFT, NOWHERE, WIDTH, Scale, TimelinePlot, timeline_plot
 
 NODES = {"h1": [0, 1], "h2": [2, 3]}
 
@@ -24,11 +25,11 @@ def fold(
 ) -> Timeline:
     """A timeline of lines as they stand in events.jsonl, or of facts."""
     facts = (read_line(one) if isinstance(one, dict) else one for one in told)
-    plans = {name: NodePlan(ranks) for name, ranks in nodes.items()}
+    plans = {name: PlottedNode(ranks) for name, ranks in nodes.items()}
     return timeline((stamped for stamped in facts if stamped is not None), plans, aliases)
 
 
-def plot_of(line: Timeline, culprit: Culprit = NOBODY) -> TimelinePlot:
+def plot_of(line: Timeline, culprit: Where = NOWHERE) -> TimelinePlot:
     plot = timeline_plot(line, culprit)
     assert plot is not None
     return plot
@@ -84,7 +85,7 @@ def test_silent_and_lost_nodes_attempts_and_a_rank_that_never_started() -> None:
     assert states(line, 0) == [("started", 2, 10), ("started", 12, 12)]  # the second came and went at once
     assert states(line, 1) == []
     assert [m.text for m in line.moments] == ["attempt 0 failed", "attempt 1"]
-    plot = plot_of(line, Culprit(1))
+    plot = plot_of(line, Where(rank=1))
     drawn = ElementTree.fromstring(render("timeline.html", plot=plot))
     titles = [t.text for t in drawn.iter("title")]
     assert "rank 1 never started" in titles and plot.rows_left_out == 0
@@ -94,10 +95,10 @@ def test_silent_and_lost_nodes_attempts_and_a_rank_that_never_started() -> None:
 def test_many_rows_are_chosen_from() -> None:
     nodes = {f"n{i:03d}": [2 * i, 2 * i + 1] for i in range(200)}
     line = fold(events(nodes, failing=301), nodes, {})
-    rows, left_out = choose_rows(line, Culprit(301), 100)
+    rows, left_out = choose_rows(line, Where(rank=301), 100)
     assert len(rows) == 100 and left_out == 500
     assert 301 in [r.rank for r in rows]
-    plot = plot_of(line, Culprit(301))
+    plot = plot_of(line, Where(rank=301))
     assert plot.rows_left_out == 600 - 160 and "rank 301" in render("timeline.html", plot=plot)
 
 

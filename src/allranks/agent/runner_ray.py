@@ -59,7 +59,7 @@ PORTS = (
 )
 
 
-class Options:
+class RayOptions:
     """The words before those of Ray."""
 
     def __init__(self, words: List[str]) -> None:
@@ -91,10 +91,10 @@ class Options:
         return next((word.partition("=")[2] for word in self.ray if word.startswith(name + "=")), "")
 
 
-class Node:
+class RayNode:
     """Ray's processes on this node, below the one that started them."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: RayOptions) -> None:
         options.shorten()
         self.options = options
         self.name = "ray-head" if "--head" in options.ray else "ray-worker"
@@ -107,7 +107,7 @@ class Node:
         importlib.import_module("ray.scripts.scripts")  # once: the processes that are forked below have it too
 
         awaited = self.options.values.get("--nodes", "")
-        cluster = Cluster(self.options, awaited.split(",")) if awaited else None
+        cluster = RayCluster(self.options, awaited.split(",")) if awaited else None
         sys.stdout.flush()
         if cluster is None:
             await_head(self.options)
@@ -182,10 +182,8 @@ class Node:
         path = self.options.values.get("--logs", "")
         if not path or text_of(self.options.values.get("--ending", "")).strip() == DONE:
             return
-        folder = os.path.join(self.options.of_ray("--temp-dir"), "session_latest", "logs")
-        logs = [
-            log for log in glob.glob(folder + "/*.*") if log.endswith((".out", ".err", ".log")) and os.path.getsize(log)
-        ]
+        written = [log for log in glob.glob(self.folder + "/*.*") if os.path.getsize(log)]
+        logs = [log for log in written if log.endswith((".out", ".err", ".log"))]
         logs.sort(key=lambda log: (os.path.basename(log).split(".")[0] not in MAIN, -os.path.getmtime(log)))
         with open(path, "ab") as out:
             for log in logs[:MOST_LOGS]:
@@ -195,10 +193,10 @@ class Node:
                     out.write(file.read(TAIL).rstrip(b"\n") + b"\n")
 
 
-class Cluster:
+class RayCluster:
     """What Ray says of its nodes, until all of them are in it."""
 
-    def __init__(self, options: Options, awaited: List[str]) -> None:
+    def __init__(self, options: RayOptions, awaited: List[str]) -> None:
         self.awaited = awaited
         address, _, port = options.of_ray("--address").rpartition(":")
         self.place = (address.strip("[]") or options.of_ray("--node-ip-address"), int(port or options.of_ray("--port")))
@@ -236,14 +234,14 @@ class Cluster:
         return [node for node in self.state.node_table() if node["Alive"]]
 
 
-def await_head(options: Options) -> None:
+def await_head(options: RayOptions) -> None:
     """Wait until Ray has its head: a worker that comes sooner gives up after some seconds.
 
     A process of its own asks, as one that has spoken gRPC is not to be forked.
     """
     asking = os.fork()
     if asking == 0:
-        head = Cluster(options, [])
+        head = RayCluster(options, [])
         while not head.ask():
             time.sleep(LOOK)
         os._exit(0)
@@ -329,4 +327,4 @@ def end_of(pid: int) -> Optional[int]:
 
 
 if __name__ == "__main__":
-    Node(Options(sys.argv[1:])).keep()
+    RayNode(RayOptions(sys.argv[1:])).keep()

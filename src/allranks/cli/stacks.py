@@ -147,7 +147,7 @@ def report_of(run: str, answer: StacksAnswer, native: bool) -> StacksReport:
         first = seen[indexes[0]]
         groups.append(SeenRanks([seen[i].rank for i in indexes], first.does, first.at, first.stack, first.role))
     errors = {node.node: node.error for node in answer.nodes if node.error}
-    return StacksReport(run, status.t, status.attempt, 0.0, groups, seen, errors)
+    return StacksReport(run, status.t, status.attempt, 0.0, groups=groups, ranks=seen, errors=errors)
 
 
 def _seen(node: NodeStacks, sample: StackSample, done: Doing, known: RankStatus, native: bool) -> SeenRank:
@@ -167,12 +167,12 @@ def _seen(node: NodeStacks, sample: StackSample, done: Doing, known: RankStatus,
         known.pid,
         known.step,
         does,
-        str(done.at or ""),
-        collective,
-        is_done,
-        tuple(map(str, frames)),
-        node.role,
-        "" if frames and not (native and sample.error) else sample.error,
+        at=str(done.at or ""),
+        collective=collective,
+        is_done=is_done,
+        stack=tuple(map(str, frames)),
+        role=node.role,
+        error="" if frames and not (native and sample.error) else sample.error,
     )
 
 

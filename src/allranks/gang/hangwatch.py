@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from allranks.diagnose.hangs import ras
 from allranks.diagnose.hangs.attribute import attribute, out_of_data
-from allranks.diagnose.hangs.between_roles import Between, Standstill, between_roles, look_at
+from allranks.diagnose.hangs.between_roles import Between, RoleStandstill, between_roles, look_at
 from allranks.diagnose.hangs.doing import StackSample, doing, read_sample
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.diagnose.hangs.recorder import read_recording
@@ -322,7 +322,7 @@ class HangWatch:
             hang = out_of_data(hang, doings, names)
             if hang.cause == "unknown" and not hang.culprits:
                 hang = lossy_link(first, second, names) or hang
-        hang, at_work = between_roles(Standstill(roster.role.name, hang, doings, second, names, quiet), self._looks)
+        hang, at_work = between_roles(RoleStandstill(roster.role.name, hang, doings, second, names, quiet), self._looks)
         pids: dict[int, list[int]] = {}
         for rank in roster.ranks():
             pids.setdefault(rank.pid or 0, []).append(rank.rank)

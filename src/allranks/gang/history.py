@@ -88,13 +88,13 @@ class History:
         means = Means(
             recovery.retries,
             recovery.on_hang,
-            gang.spares.ready,
-            gang.roster.ranks_by_node,
-            recovery.spares,
-            recovery.node_wait,
-            gang.roster.spec.target.min_nodes,
-            tuple(gang.world.newcomers()),
-            gang.roster.role.on_failure == "restart",
+            spares=gang.spares.ready,
+            ranks=gang.roster.ranks_by_node,
+            asked_spares=recovery.spares,
+            node_wait=recovery.node_wait,
+            least=gang.roster.spec.target.min_nodes,
+            newcomers=tuple(gang.world.newcomers()),
+            insists=gang.roster.role.on_failure == "restart",
         )
         decision = decide(self._failed, means)
         self._failed[-1] = replace(self._failed[-1], left_nodes=bool(decision.leave_out))

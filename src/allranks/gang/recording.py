@@ -63,7 +63,7 @@ class Undecodable:
             self._tell(f"{source}: left out what cannot be read ({why}). The run goes on")
 
     def set_counts(self, node: str, counts: Mapping[str, int]) -> None:
-        """Keep how many a node has counted by itself, by source."""
+        """Keep how many a node has counted, by source."""
         for source, count in islice(counts.items(), MOST_SOURCES):
             named = f"{one_line(source, MOST_SOURCE)} of {node}"
             self.counts[named] = max(count, self.counts.get(named, 0))

@@ -6,7 +6,6 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from allranks.findings import Finding, Status, Where
 from allranks.protocol.jsontext import JsonObject
@@ -43,9 +42,7 @@ class RuleWatch:
     def __init__(self, rules: Sequence[str], stops: bool, on_off: Callable[[str], None]) -> None:
         self._rules = [read_rule(text) for text in rules]
         self._stops = stops
-        self._matchings = {
-            rule: Matching("--fail-on", rule.pattern, partial(on_off)) for rule in self._rules if rule.pattern
-        }
+        self._matchings = {rule: Matching("--fail-on", rule.pattern, on_off) for rule in self._rules if rule.pattern}
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
@@ -102,13 +99,15 @@ class RuleWatch:
                 for rank, (step, _) in self._moved.items():
                     self._rate(rule, rank, step, now)
             elif not rule.name and not rule.pattern and self._moved:
-                newest = max(at for _, at in self._moved.values())
-                if now - newest >= rule.seconds:
-                    rank, (step, _) = min(self._moved.items(), key=lambda item: (item[1][0], item[0]))
-                    words = (
-                        f"no rank has shown a step for {format_duration(rule.seconds)}, and rank {rank} is{_at(step)}"
-                    )
-                    self._say(rule, rank, words, "")
+                self._no_step(rule, now)
+
+    def _no_step(self, rule: FailRule, now: float) -> None:
+        newest = max(at for _, at in self._moved.values())
+        if now - newest < rule.seconds:
+            return
+        rank, (step, _) = min(self._moved.items(), key=lambda item: (item[1][0], item[0]))
+        words = f"no rank has shown a step for {format_duration(rule.seconds)}, and rank {rank} is{_at(step)}"
+        self._say(rule, rank, words, "")
 
     def _rate(self, rule: FailRule, rank: int, step: int, now: float) -> None:
         record = self._record(rule, rank)
@@ -139,7 +138,9 @@ class RuleWatch:
         remedy = REMEDY.get(rule.name, OF_VALUE)
         if rule.pattern:
             remedy = f"read `allranks logs --rank {rank}`"
-        self._found.append((rank, Finding(METRIC_RULE, status, words, remedy, Where(rank=rank), evidence, METRIC_RULE)))
+        where = Where(rank=rank)
+        found = Finding(METRIC_RULE, status, words, remedy, where, evidence=evidence, check=METRIC_RULE)
+        self._found.append((rank, found))
 
     def found(self, nodes: Mapping[int, str]) -> tuple[Finding, ...]:
         """Give what was found since the last call, each with its node."""

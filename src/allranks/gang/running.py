@@ -59,10 +59,10 @@ class Running:
             roster.attempt,
             roster.master_addr,
             roster.master_port,
-            self._repeats,
-            tests,
-            roster.last_verdict,
-            roster.former_world_size,
+            repeats=self._repeats,
+            tests=tests,
+            last_verdict=roster.last_verdict,
+            former_world_size=roster.former_world_size,
         )
         actions: list[Action] = []
         keep = None

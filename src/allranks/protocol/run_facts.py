@@ -163,7 +163,7 @@ class NodeBack(NamedTuple):
 
 
 class NodeLost(NamedTuple):
-    """Nothing was heard from it for the whole lease: its agent, if it lives, ends its ranks by itself.
+    """Nothing was heard from it for the whole lease: its agent, if it lives, ends its ranks.
 
     `hung_up`: its connection was closed from there, and no other came. Where its host answers, that is known sooner.
     """

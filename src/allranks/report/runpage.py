@@ -38,7 +38,7 @@ from .page import FINDINGS, LINES, environment, findings_of, moment, render
 from .progressplot import progress_plots
 from .record import Excerpt, LogName, Record
 from .redact import Hidden
-from .timeline import Culprit, NodePlan, timeline
+from .timeline import PlottedNode, timeline
 from .timeplot import legend, timeline_plot
 
 BUDGET = 2_000_000  # characters of all excerpts, as they stand in the page
@@ -87,7 +87,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         ledger=ledger_rows(ledger),
         goodput=goodput_words(ledger.goodput),
         wall=format_elapsed(ledger.wall),
-        plot=timeline_plot(line, Culprit(where.rank, where.role)),
+        plot=timeline_plot(line, where),
         legend=legend(line),
         progress=progress_plots(record.progress),
         began=moment(line.start),
@@ -118,15 +118,15 @@ def _duration(seconds: float | None) -> str:
 # -- the head --------------------------------------------------------------------------------------
 
 
-def _nodes(run: RunDocument, status: StatusDocument) -> tuple[dict[str, NodePlan], dict[str, str]]:
-    nodes: dict[str, NodePlan] = {}
+def _nodes(run: RunDocument, status: StatusDocument) -> tuple[dict[str, PlottedNode], dict[str, str]]:
+    nodes: dict[str, PlottedNode] = {}
     aliases = {}
     for entry in run.nodes:
-        nodes[entry.name] = NodePlan(role=entry.role)
+        nodes[entry.name] = PlottedNode(role=entry.role)
         if entry.address is not None:
             aliases[entry.address] = entry.name
     for node in status.nodes:
-        nodes[node.name] = NodePlan([rank.rank for rank in node.ranks], node.role)
+        nodes[node.name] = PlottedNode([rank.rank for rank in node.ranks], node.role)
     return nodes, aliases
 
 

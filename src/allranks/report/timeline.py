@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from allranks.findings import Where
 from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.messages import EndedMessage, ExitMessage, StartedMessage
 from allranks.protocol.run_facts import (
@@ -127,7 +128,7 @@ class Timeline:
     moments: tuple[Moment, ...]
 
 
-class NodePlan(NamedTuple):
+class PlottedNode(NamedTuple):
     """A node of the plan with its ranks: one that never came has a row too. `role`: the part of the run it is of."""
 
     ranks: Sequence[int] = ()
@@ -135,7 +136,7 @@ class NodePlan(NamedTuple):
 
 
 def timeline(
-    facts: Iterable[Stamped[Fact]], nodes: Mapping[str, NodePlan], aliases: Mapping[str, str], main_role: str = ""
+    facts: Iterable[Stamped[Fact]], nodes: Mapping[str, PlottedNode], aliases: Mapping[str, str], main_role: str = ""
 ) -> Timeline:
     """Fold the facts of a run into rows.
 
@@ -148,7 +149,7 @@ def timeline(
 
 
 class _Reader:
-    def __init__(self, nodes: Mapping[str, NodePlan], aliases: Mapping[str, str], main_role: str) -> None:
+    def __init__(self, nodes: Mapping[str, PlottedNode], aliases: Mapping[str, str], main_role: str) -> None:
         self._aliases = aliases
         self._main_role = main_role
         self._nodes = {_cut(name): TimelineRow(_cut(name), None, plan.role) for name, plan in nodes.items()}
@@ -244,26 +245,17 @@ class _Reader:
         return Timeline(min(self._times, default=0.0), end, tuple(rows), tuple(moments))
 
 
-class Culprit(NamedTuple):
-    """The rank at fault, and the part of the run that it is of."""
-
-    rank: int | None = None
-    role: str = ""
-
-    def has(self, row: TimelineRow) -> bool:
-        """Tell whether a row is of it."""
-        return row.rank is not None and (row.rank, row.role) == self
+def is_at(row: TimelineRow, culprit: Where) -> bool:
+    """Tell whether a row is that of the rank at fault."""
+    return row.rank is not None and (row.rank, row.role) == (culprit.rank, culprit.role)
 
 
-NOBODY = Culprit()
-
-
-def choose_rows(line: Timeline, culprit: Culprit, most: int) -> tuple[list[TimelineRow], int]:
+def choose_rows(line: Timeline, culprit: Where, most: int) -> tuple[list[TimelineRow], int]:
     """Give all rows, or of too many the culprit's, the failed and the first, in order; and how many are left out."""
 
     def weight(at: int) -> tuple[int, int]:
         row = line.rows[at]
-        kinds = (culprit.has(row), row.failed, row.rank is None, True)
+        kinds = (is_at(row, culprit), row.failed, row.rank is None, True)
         return kinds.index(True), at
 
     chosen = sorted(sorted(range(len(line.rows)), key=weight)[:most])

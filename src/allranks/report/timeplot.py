@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from allranks.findings import Where
 from allranks.text import cut, format_elapsed
 
 from .drawing import GridLine, PlotFrame
-from .timeline import DONE, ENDED, FAILED, NOBODY, Culprit, Moment, Timeline, TimelineRow, choose_rows
+from .timeline import DONE, ENDED, FAILED, Moment, Timeline, TimelineRow, choose_rows, is_at
 
 LEFT = 170.0
 WIDTH = 900.0
@@ -153,13 +154,16 @@ class Scale:
         return LEFT + WIDTH * place / self._at[-1]
 
 
+NOWHERE = Where()  # no rank is at fault
+
+
 def legend(line: Timeline) -> list[tuple[str, str]]:
     """Give (colour, words) of the states that occur."""
     states = {span.state for row in line.rows for span in row.spans}
     return [(COLOURS[state], WORDS[state]) for state in COLOURS if state in states]
 
 
-def timeline_plot(line: Timeline, culprit: Culprit = NOBODY) -> TimelinePlot | None:
+def timeline_plot(line: Timeline, culprit: Where = NOWHERE) -> TimelinePlot | None:
     """Lay out a timeline; None without rows."""
     rows, left_out = choose_rows(line, culprit, MOST)
     if not rows:
@@ -170,7 +174,7 @@ def timeline_plot(line: Timeline, culprit: Culprit = NOBODY) -> TimelinePlot | N
     plot_rows = []
     top = TOP
     for row in rows:
-        plot_rows.append(_row(row, top, scale, line.start, culprit.has(row)))
+        plot_rows.append(_row(row, top, scale, line.start, is_at(row, culprit)))
         top += plot_rows[-1].height + 5
     label = f"Timeline of {len(rows)} nodes and ranks over {format_elapsed(line.end - line.start)}"
     gaps = [_gap(scale, start, end) for start, end in scale.gaps]

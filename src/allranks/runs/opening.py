@@ -88,7 +88,15 @@ def add_node(run: RunDirectory, entry: NodeEntry) -> None:
 def node_entry(node: Node, node_rank: int | None, role: str = "") -> NodeEntry:
     """Describe a node as run.json has it; `node_rank` is None for one without ranks."""
     return NodeEntry(
-        node.name, node.index, node.host, node.user, node.port, node.slots, node.is_local, node_rank, role=role
+        node.name,
+        node.index,
+        node.host,
+        node.user,
+        node.port,
+        slots=node.slots,
+        is_local=node.is_local,
+        node_rank=node_rank,
+        role=role,
     )
 
 

@@ -55,4 +55,4 @@ def read_rule(text: str) -> FailRule:
         raise ValueError(EXPECTED)
     seconds = parse_duration(match["time"]) if match["time"] else 0.0
     steps = max(1, int(match["steps"] or 1))
-    return FailRule(text, match["name"], match["sign"] or "", bound, of_median, steps, seconds)
+    return FailRule(text, match["name"], match["sign"] or "", bound, of_median=of_median, steps=steps, seconds=seconds)

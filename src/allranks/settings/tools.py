@@ -172,12 +172,12 @@ def choose_launcher(command: Sequence[str], launcher: str | None) -> tuple[str, 
 
 
 def _refuse_elastic(tool: Tool) -> None:
-    """UsageError where deepspeed is asked to train on a changing number of nodes by itself (--elastic_training)."""
+    """UsageError where deepspeed is asked to choose the number of nodes (--elastic_training)."""
     if tool.name != "deepspeed" or not tool.has("elastic_training"):
         return
     raise UsageError(
-        f"{' '.join(tool.head)} --elastic_training trains on a changing number of nodes by itself, and allranks "
-        "decides that\nhint: leave it out. --nodes MIN:MAX starts again with the nodes that are there"
+        f"{' '.join(tool.head)} --elastic_training changes the number of nodes, and allranks decides "
+        "that\nhint: leave it out. --nodes MIN:MAX starts again with the nodes that are there"
     )
 
 

@@ -85,7 +85,7 @@ def _emptiness(stack: Stack) -> tuple[bool, bool, bool]:
 
 
 @dataclass(frozen=True)
-class Standstill:
+class RoleStandstill:
     """A role that stands still: its `hang` as its own ranks explain it, what they do, their samples and nodes by rank.
 
     `quiet`: the seconds for which it has shown nothing.
@@ -114,7 +114,7 @@ class _Edge(NamedTuple):
     other: LookedRank
 
 
-def between_roles(still: Standstill, looks: Mapping[str, RoleLooked]) -> Between:
+def between_roles(still: RoleStandstill, looks: Mapping[str, RoleLooked]) -> Between:
     """Find the role that a standstill waits for; its own hang, where it waits for none."""
     edges = list(_edges(still, looks))
     if not edges:
@@ -144,7 +144,7 @@ def between_roles(still: Standstill, looks: Mapping[str, RoleLooked]) -> Between
     return Between(hang._replace(cause=STRAGGLER, message=message, remedy=remedy))
 
 
-def _edges(still: Standstill, looks: Mapping[str, RoleLooked]) -> Iterable[_Edge]:
+def _edges(still: RoleStandstill, looks: Mapping[str, RoleLooked]) -> Iterable[_Edge]:
     """Find who waits for another role. Where ranks of its own are named, these do, or the other is in a collective."""
     facing = {rank for rank, item in still.doings.items() if _faces_others(item)}
     named = set(still.hang.culprits) if still.hang is not None else set()
@@ -166,7 +166,7 @@ def _faces_others(item: Doing) -> bool:
     return item.kind is ActivityKind.ELSEWHERE and (in_socket or item.why in NETWORK_WAITS)
 
 
-def _own(still: Standstill, edge: _Edge) -> str:
+def _own(still: RoleStandstill, edge: _Edge) -> str:
     item = still.doings[edge.rank]
     waits = f"waits in {item.call}" if item.call else f"waits for an answer of {edge.role}"
     at = f" at {item.at}" if item.at else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from allranks.cluster.names import bracketed
 from allranks.protocol import node_names as names
 from allranks.protocol.command_words import read_command
 from allranks.settings.ray import RAY, START, without_head_options
@@ -54,11 +55,6 @@ def driver(launch: NodeLaunch) -> list[PlannedProcess]:
     }
     argv = python_argv(read_command(launch.spec.launch.command), launch.facts, f"{place.node_dir}/runner.py")
     return [PlannedProcess(launch.node.first_rank, 0, argv, environment, per_rank=False)]
-
-
-def bracketed(address: str) -> str:
-    """Write an address before a port."""
-    return f"[{address}]" if ":" in address else address
 
 
 def _addresses(launch: NodeLaunch) -> list[str]:
