@@ -40,7 +40,9 @@ def test_the_first_failure_with_a_clock_five_minutes_ahead(
     launch = Launch(bed2, tmp_path)
     begun = time.time()
     launch.start(program("one_after_another.py", str(first), str(second)),
-                 "--agent-python", str(python_ahead(tmp_path, "h2")), "--grace", "20s")  # fmt: skip
+                 "--agent-python", str(python_ahead(tmp_path, "h2")), "--grace", "10m")  # fmt: skip
+    launch.until("rank-exit")
+    (launch.work / "reaped").touch()
     result = launch.result()
     said = {rank: float((launch.work / name).read_text()) for rank, name in ((first, "first"), (second, "second"))}
     assert said[1] - said[0] > AHEAD - 60, "the clock of h2 was not ahead"
@@ -55,7 +57,7 @@ def test_the_first_failure_with_a_clock_five_minutes_ahead(
         assert begun - 1 < event["t"] < time.time() + 1, event
     up = {int(p.name.split("-")[1]): p.stat().st_mtime for p in launch.work.glob("up-*")}  # by the kernel's clock
     for event in launch.events("rank-started"):
-        assert event["t"] < up[event["rank"]] + 1
+        assert event["t"] < up[event["rank"]] + 30
     exact = {rank: (launch.work / name).stat().st_mtime for rank, name in ((first, "first"), (second, "second"))}
     for rank, event in exits.items():
-        assert abs(event["t"] - exact[rank]) < 1
+        assert abs(event["t"] - exact[rank]) < 30  # and not five minutes

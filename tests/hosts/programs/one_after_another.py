@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import signal
 import sys
 import time
 
@@ -11,11 +12,11 @@ rank = os.environ["RANK"]
 with open(f"up-{rank}-{os.getpid()}", "w") as file:
     file.write("up")
 if rank == sys.argv[1]:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the others' teardown does not hurry it
 
     def linger() -> None:
-        while not os.path.exists("second"):
+        while not os.path.exists("reaped"):  # by the test, once the other's end is in the log
             time.sleep(0.02)
-        time.sleep(0.3)  # the other has ended
 
     atexit.register(linger)
     with open("first", "w") as file:
