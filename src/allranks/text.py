@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Callable, Collection, Dict, Iterable, List, Sequence, Tuple, TypeVar, Union
+from typing import Callable, Collection, Dict, Iterable, List, Sequence, Set, Tuple, TypeVar, Union
 
 from allranks.protocol.jsontext import Json
 
@@ -60,6 +60,15 @@ def join_names(names: Sequence[str]) -> str:
 def format_ranges(numbers: Iterable[int]) -> str:
     """Write numbers as ranges: `0-3,7`."""
     return ",".join("%d" % low if low == high else "%d-%d" % (low, high) for low, high in ranges(numbers))
+
+
+def read_ranges(text: str) -> Set[int]:
+    """Read what `format_ranges` writes, and what the kernel writes of CPUs; raise ValueError."""
+    numbers: Set[int] = set()
+    for part in filter(None, text.split(",")):
+        low, _, high = part.partition("-")
+        numbers.update(range(int(low), int(high or low) + 1))
+    return numbers
 
 
 def ranges(numbers: Iterable[int]) -> List[Tuple[int, int]]:

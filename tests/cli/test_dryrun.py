@@ -43,6 +43,7 @@ LINES: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]] = {
         SCRIPT,
         {"FROM_HERE": "a b", "OMP_NUM_THREADS": "3", "NCCL_DEBUG": "TRACE"},
     ),
+    "bound": (("--local", "1", "--nproc", "2", "--bind", "cores"), SCRIPT, {}),
     "a module": (("--local", "1", "--nproc", "1", "--debug", "--audit-data", "3"), ("-m", "tell", "x"), {}),
     "python": (("--local", "1", "--nproc", "1", "--workdir", "{place}/sub"), (sys.executable, "-u", "tell.py"), {}),
     "a program": (("--local", "1", "--nproc", "1", "--wrap", "env WRAPPED=1"), ("./tell", "x", "--y=1"), {}),

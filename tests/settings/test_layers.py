@@ -501,3 +501,18 @@ def test_a_number_of_nodes_that_may_change(options: Any, environ: Any, bounds: o
 def test_a_range_that_is_none_is_refused(options: Any, said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         run(options)
+
+
+@pytest.mark.parametrize(("written", "rule"), [("node", "numa"), ("exclusive", "cores"), ("socket", "socket")])
+def test_the_binding_of_a_pasted_torchrun_is_the_runs(written: str, rule: str) -> None:
+    """torchrun itself would need numactl, and ranks under it are bound by us."""
+    words = ["torchrun", f"--numa-binding={written}", "t.py"]
+    for launcher in ({}, {"launcher": "direct"}):
+        spec = resolve({"command": words, **launcher}, {}, {}, config_source="allranks.toml").spec
+        assert spec.launch.bind == rule
+    assert resolve({"command": words, "bind": "none"}, {}, {}, config_source="allranks.toml").spec.launch.bind == "none"
+
+
+def test_ranks_that_are_not_seen_are_not_bound() -> None:
+    with pytest.raises(UsageError, match="hint: leave it out, and start the program with numactl"):
+        resolve({"command": ["./a.sh"], "launcher": "command", "bind": "node"}, {}, {}, config_source="allranks.toml")

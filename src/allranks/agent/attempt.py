@@ -18,7 +18,7 @@ from allranks.protocol.messages import (
     RankSummary,
     StartedMessage,
 )
-from allranks.protocol.node_names import NodeFiles
+from allranks.protocol.node_names import BIND, NodeFiles
 from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import RemainingProcess
 
@@ -83,6 +83,11 @@ class RankAttempt:
     def start(self, orders: Sequence[RankOrder], base: Dict[str, str], pass_pipe: Callable[[Rank], None]) -> None:
         """Start all ranks. Where one cannot start, report the fault and begin no other."""
         self.awaited = ()
+        if BIND in orders[0].env:
+            from .binding import bind_ranks  # late: few runs ask for it
+
+            orders, bound = bind_ranks(orders, base)
+            self._tell(bound)
         for order in orders:
             try:
                 rank = start_rank(order, base, os.getpid(), self._forking.fork)

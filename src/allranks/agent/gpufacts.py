@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, Mapping
+from typing import Dict, List, Mapping, Tuple
 
 from allranks.protocol.facts import Gpus
 
 from .files import names_in, read_text
 
 _NVIDIA = r"nvidia\d+\Z"
+KFD_NODES = "sys/class/kfd/kfd/topology/nodes"
+# The second counts what the first leaves.
+AMD_VARIABLES = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
 
 
 def gpus(environ: Mapping[str, str], root: str = "/") -> Gpus:
@@ -25,6 +28,56 @@ def gpus(environ: Mapping[str, str], root: str = "/") -> Gpus:
     if amd:
         return _amd(amd, environ)
     return Gpus(0, "no /dev/nvidia* and no /dev/kfd", None, (), False)
+
+
+def addresses(environ: Mapping[str, str], root: str = "/") -> List[str]:
+    """Give the PCI addresses of the GPUs that ranks would see, in the order of their numbers.
+
+    Raise ValueError for a part of a GPU (MIG), which has none."""
+    found = _nvidia_addresses(root)
+    variables: Tuple[Tuple[str, ...], ...] = (("CUDA_VISIBLE_DEVICES",),)
+    if not found:
+        found = _amd_addresses(root)
+        variables = AMD_VARIABLES
+    for names in variables:
+        name = next((n for n in names if n in environ), None)
+        if name is not None:
+            chosen = [_named(word, found) for word in visible(environ[name], len(found))]
+            found = {address: found[address] for address in chosen if address}
+    return list(found)
+
+
+def _named(word: str, found: Mapping[str, str]) -> str:
+    """Give the address of the GPU with this number or the beginning of this UUID."""
+    if word.isdecimal():
+        return list(found)[int(word)]
+    if word.startswith("MIG-"):
+        raise ValueError("ranks see a part of a GPU, %s" % word)
+    return next((address for address, uuid in found.items() if uuid.startswith(word)), "")
+
+
+def _nvidia_addresses(root: str) -> Dict[str, str]:
+    """UUIDs by address, in the order of addresses, as CUDA counts GPUs of one kind. A job may have but some devices."""
+    found = {}
+    directory = os.path.join(root, "proc/driver/nvidia/gpus")
+    for address in sorted(names_in(directory)):
+        lines = read_text(os.path.join(directory, address, "information")).splitlines()
+        words = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        device = os.path.join(root, "dev/nvidia" + words.get("Device Minor", "?"))
+        if os.access(device, os.R_OK | os.W_OK):  # the kernel asks the control group here too
+            found[address] = words.get("GPU UUID", "")
+    return found
+
+
+def _amd_addresses(root: str) -> Dict[str, str]:
+    """UUIDs by address, of the devices that KFD gives, in its order."""
+    found = {}
+    for name in _amd_devices(root):
+        values = _properties(os.path.join(root, KFD_NODES, name, "properties"))
+        place = int(values.get("location_id", "0"))  # bus, device and function, as PCI has them
+        address = "%04x:%02x:%02x.%x" % (int(values.get("domain", "0")), place >> 8, place >> 3 & 31, place & 7)
+        found[address] = "GPU-%x" % int(values.get("unique_id", "0"))
+    return found
 
 
 def _nvidia_devices(root: str) -> List[str]:
@@ -69,7 +122,7 @@ def _amd_devices(root: str) -> List[str]:
     if not os.path.exists(os.path.join(root, "dev/kfd")):
         return []
     devices: List[str] = []
-    nodes = os.path.join(root, "sys/class/kfd/kfd/topology/nodes")
+    nodes = os.path.join(root, KFD_NODES)
     for name in names_in(nodes):
         values = _properties(os.path.join(nodes, name, "properties"))
         if int(values.get("simd_count", "0")) <= 0:
@@ -86,10 +139,10 @@ def _properties(path: str) -> Dict[str, str]:
 
 
 def _amd(devices: List[str], environ: Mapping[str, str]) -> Gpus:
-    """ROCR_VISIBLE_DEVICES first, then HIP's (which CUDA_VISIBLE_DEVICES stands in for) on what is left."""
+    """ROCR_VISIBLE_DEVICES first, then HIP's (which CUDA_VISIBLE_DEVICES stands in for)."""
     chosen = [str(i) for i in range(len(devices))]
     source = "/dev/kfd"
-    for names in (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")):
+    for names in AMD_VARIABLES:
         name = next((n for n in names if n in environ), None)
         if name is not None:
             chosen = visible(environ[name], len(chosen))

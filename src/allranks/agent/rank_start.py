@@ -9,7 +9,9 @@ import struct
 from typing import Callable, Dict, List, NoReturn, Optional, Tuple
 
 from allranks.protocol.messages import ExitMessage
+from allranks.protocol.node_names import CPUS
 from allranks.protocol.orders import RankOrder
+from allranks.text import read_ranges
 
 from .files import open_left
 from .observing import Observed
@@ -155,6 +157,7 @@ def _become_rank(order: RankOrder, environment: Dict[str, str], output: int, fai
     step = 0
     try:
         os.setsid()
+        _run_on(environment.get(CPUS, ""))
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a help only: setuid programs clear it
         _allow_looks(agent_pid)
         if os.getppid() != agent_pid:
@@ -172,6 +175,16 @@ def _become_rank(order: RankOrder, environment: Dict[str, str], output: int, fai
         os.write(failure, struct.pack("ii", error.errno or 0, step))
     finally:
         os._exit(127)
+
+
+def _run_on(cpus: str) -> None:
+    """Stay on some CPUs, as what this process starts will. The ranks of a launcher do so once they are started."""
+    if not cpus or "|" in cpus:
+        return
+    try:
+        os.sched_setaffinity(0, read_ranges(cpus))
+    except OSError:  # a cpuset has become another since they were chosen
+        pass
 
 
 def _allow_looks(agent_pid: int) -> None:

@@ -35,6 +35,7 @@ def main() -> None:
         if (size or 1) < planned:
             report("alone", rank, size)
         take_files(rank)
+        take_cpus(number(("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")) or 0)
         report("launched", rank, size)
     become_runner()
 
@@ -45,6 +46,16 @@ def take_files(rank: int) -> None:
         name, _, path = item.partition("=")
         if name == "TORCHELASTIC_ERROR_FILE" or name not in os.environ:
             os.environ[name] = path.replace("{rank}", "%03d" % rank)
+
+
+def take_cpus(local_rank: int) -> None:
+    """Stay on the CPUs that the agent has chosen for this rank (agent/binding.py)."""
+    of_ranks = os.environ.get("ALLRANKS_CPUS", "").split("|")
+    os.environ["ALLRANKS_CPUS"] = of_ranks[local_rank] if local_rank < len(of_ranks) else ""
+    runs = [part.partition("-") for part in os.environ["ALLRANKS_CPUS"].split(",") if part]
+    cpus = {cpu for low, _, high in runs for cpu in range(int(low), int(high or low) + 1)}
+    if cpus:
+        os.sched_setaffinity(0, cpus)
 
 
 def number(names: Iterable[str]) -> Optional[int]:

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from allranks.agent.binding import bind_ranks
 from allranks.agent.node_check import OF_ENVIRONMENT, choose_interpreter
 from allranks.agent.rank_start import environment_of
 from allranks.cluster import Cluster
@@ -21,6 +22,7 @@ from allranks.plan.environment import HandedOver, NodeLaunch
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, NodePlan
 from allranks.preflight.check import Check
+from allranks.protocol import node_names as names
 from allranks.protocol.codec import document_line, make_document, omit_empty
 from allranks.protocol.command_words import read_command
 from allranks.protocol.facts import Interpreter
@@ -35,6 +37,12 @@ from allranks.text import count_of, format_duration
 from . import reach_nodes
 
 SYNCED = "<node dir>/tree"
+BIND_RULES = {
+    "numa": "each rank runs on the CPUs of its GPU's NUMA node, without GPUs of one chosen by its local rank",
+    "socket": "each rank runs on the CPUs of its GPU's socket",
+    "cores": "ranks share the cores of their GPUs' NUMA node, each has its own",
+    "core-complex": "each rank runs on cores of its GPU's NUMA node that share a cache",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,13 +108,13 @@ class DryRun:
 
     def __init__(self, spec: RunSpec, cluster: Cluster, role: Role) -> None:
         run = f"{spec.places.name}-<time>"
-        names = RunNames(run, "<uid>", "", os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs"))
+        run_names = RunNames(run, "<uid>", "", os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs"))
         self._spec = spec
         self._avoided = cluster.avoided
         self._tree: Tree | None = None
         if spec.launch.sync:
             self._tree = list_tree(spec, os.getcwd()).tree
-        setting = make_setting(spec, cluster, os.environ, os.getcwd(), names, ())
+        setting = make_setting(spec, cluster, os.environ, os.getcwd(), run_names, ())
         self._role = role
         self._setting = dataclasses.replace(setting, tree=self._tree, role=role)
         self._plan = make_plan(spec, cluster, {})
@@ -163,7 +171,11 @@ class DryRun:
         place = place_for(self._spec, self._setting, state, self._chosen_later(is_known))
         facts = self._known_facts() if is_known else self._asked_facts()
         order = orders(NodeLaunch(self._spec, self._plan.world_size, planned, place, attempt, facts))
-        started = map(_as_started, order.ranks) if is_known else order.ranks
+        started: Iterable[RankOrder] = order.ranks
+        if is_known and names.BIND in order.ranks[0].env:
+            started = bind_ranks(order.ranks, os.environ)[0]
+        if is_known:
+            started = map(_as_started, started)
         ranks = tuple(_redacted(rank) for rank in started)
         reached_by = self._reached[node.name].reached_by
         return StartedNode(node.name, reached_by, planned.nproc, ranks, order.terms, self._role.name)
@@ -196,11 +208,14 @@ class DryRun:
         return (path or "", how) if is_of_environment else ("", "")
 
     def _chosen_later(self, is_known: bool) -> dict[str, str]:
-        """Return variables of the network whose values the rendezvous check chooses."""
+        """Return variables whose values are chosen later: of the network by the rendezvous check, CPUs by the node."""
+        later = {}
+        if self._spec.launch.bind != "none" and not is_known:
+            later[names.CPUS] = "<cpus>"
         name = "GLOO_SOCKET_IFNAME"
         if name in self._spec.launch.env or name in self._setting.forwarded or (is_known and name in os.environ):
-            return {}
-        return {name: "<interface>"}
+            return later
+        return {**later, name: "<interface>"}
 
     def _lines_of(self, nodes: Sequence[StartedNode], head: str = "") -> list[str]:
         launch = self._spec.launch
@@ -212,6 +227,8 @@ class DryRun:
             lines += ["", *_node_lines(node)]
         if "PATH" not in launch.env and launch.launcher == "direct":
             lines += ["", "PATH begins with the directory of the training interpreter, as after `activate`"]
+        if launch.bind != "none":
+            lines += ["", f"--bind {launch.bind}: {BIND_RULES[launch.bind]}, of the CPUs that the node's agent may use"]
         path, how = self._environment_here()
         if path and self._spec.target.hosts:
             lines += ["", f"{path} is taken where a node has it ({how}), else its python3"]

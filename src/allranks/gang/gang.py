@@ -22,6 +22,7 @@ from typing import TypeVar
 from allranks.cluster import Cluster
 from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.messages import (
+    BoundMessage,
     CallTimesMessage,
     CountersMessage,
     DrainedMessage,
@@ -186,6 +187,7 @@ class Gang:
 
     def _rows_with_ranks(self) -> list[Row]:
         return [
+            on(BoundMessage, self.running.on_bound),
             on(StartedMessage, self.running.on_started),
             on(ReportMessage, self.running.on_report),
             on(ExitMessage, self.running.on_exit),

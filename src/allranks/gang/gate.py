@@ -13,6 +13,7 @@ from typing import NamedTuple
 from allranks.protocol.frames import FOLLOWED, NODE_LOG, RANK_LOG, RAS, Stream
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import (
+    BoundMessage,
     CallTimesMessage,
     CountersMessage,
     DrainedMessage,
@@ -84,6 +85,8 @@ def _ranks_of(message: Message) -> Iterable[int]:
         return (*message.ranks, *message.suspects, *(link.rank for link in message.links))
     if isinstance(message, ExitMessage):
         return (message.rank, *message.calls)
+    if isinstance(message, BoundMessage):
+        return message.cpus
     if isinstance(message, StartedMessage):
         return (message.rank,)
     if isinstance(message, FaultMessage) and message.rank is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from allranks.diagnose.words import ABORT
-from allranks.findings import Finding
+from allranks.findings import Finding, place_of
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt
 from allranks.protocol.foreign import ReportMessage
-from allranks.protocol.messages import ExitMessage, StartedMessage, WorldMessage
+from allranks.protocol.messages import BoundMessage, ExitMessage, StartedMessage, WorldMessage
 from allranks.protocol.orders import StacksOrder, SuiteNodes
 from allranks.protocol.run_facts import OutputsTemporary, Stamped
 from allranks.runs.documents import TEMPORARY
@@ -98,6 +98,18 @@ class Running:
         rank.start(stamped.fact.pid)
         self.roster.last_sign_at = now
         return [stamped]
+
+    def on_bound(self, stamped: Stamped[BoundMessage], now: float) -> list[Action]:
+        """Keep the CPUs that ranks are bound to; warn where they are not those that --bind asks for."""
+        fact = stamped.fact
+        if not fact.why:
+            return [stamped]
+        hint = "--bind none, or give the job CPUs of each NUMA node that has a GPU"
+        if fact.rule in ("cores", "core-complex"):
+            hint = "--bind numa"
+        message = f"{stamped.node}: --bind {fact.rule} does not hold for all ranks: {fact.why}"
+        finding = Finding("bind", "warn", message, f"hint: {hint}", place_of((stamped.node,)))
+        return [stamped, self.roster.add_finding(finding)]
 
     def on_world(self, stamped: Stamped[WorldMessage], now: float) -> list[Action]:
         """Keep a world that another launcher has made on a node."""

@@ -17,7 +17,9 @@ from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings import RunSpec
 from allranks.settings.frameworks import LIGHTNING
+from allranks.settings.ray import DRIVER, RAY
 from allranks.settings.roles import fill_roles, variable_of
+from allranks.settings.tools import is_one_process
 
 from .ranks import Attempt, NodePlan
 
@@ -217,6 +219,12 @@ def _contract(launch: NodeLaunch, process: PlannedProcess) -> dict[str, str]:
     return {k: str(v) for k, v in contract.items() if k not in WEAK or k not in place.forwarded}
 
 
+def binds_nothing(spec: RunSpec) -> bool:
+    """Whether nothing is known of the ranks' processes."""
+    launcher = spec.launch.launcher
+    return launcher in (RAY, DRIVER) or is_one_process(launcher, spec.launch.command)
+
+
 def _names_of_allranks(launch: NodeLaunch) -> dict[str, str]:
     spec = launch.spec
     place = launch.place
@@ -228,6 +236,8 @@ def _names_of_allranks(launch: NodeLaunch) -> dict[str, str]:
         names.REPORT_SOCKET: place.files.reports,
         names.ATTEMPT: str(number),
     }
+    if spec.launch.bind != "none" and not binds_nothing(spec):
+        ours[names.BIND] = spec.launch.bind
     if place.role:
         ours[names.ROLE] = place.role
     ours.update({variable_of(name): value for name, value in place.peers.items()})

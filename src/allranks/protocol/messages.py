@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import List, Mapping, Optional, Tuple, Union
 
-from .codec import Annotated, DecodeError, Vocabulary, at_most, by_name, encode, omit_empty, omit_none, spread
+from .codec import Annotated, DecodeError, Vocabulary, at_most, by_name, encode, like, omit_empty, omit_none, spread
 from .foreign import CalledGroup, ReportMessage, check_report, clean_called, clean_error, clean_name, cut
 from .frames import PROTOCOL, pack_json
 from .jsontext import Json, JsonObject
@@ -18,6 +18,7 @@ from .records import NamedTuple
 from .samples import LinkCount, NodeUsage, RankCalls, SuspectLook
 
 MOST_ANSWER = 300  # characters of what a server answered
+Cpus = Annotated[str, like(r"[0-9,-]{0,4096}", "CPUs")]
 MOST_WORLDS = 16  # of other launchers, in one attempt on one node
 
 
@@ -189,6 +190,19 @@ class StartedMessage(NamedTuple):
     attempt: int = 0
     start_time: int = 0
     t: Optional[float] = None
+
+
+@omit_empty("allowed", "why")
+class BoundMessage(NamedTuple):
+    """The CPUs that ranks of this node run on, by a `rule` of --bind and the NUMA nodes of so many `gpus`.
+
+    `allowed`: those that this process may use, where they are not all. `why` says what the rule could not give."""
+
+    rule: str
+    cpus: Mapping[int, Cpus] = {}
+    gpus: int = 0
+    allowed: Cpus = ""
+    why: Annotated[str, at_most(MOST_ANSWER)] = ""
 
 
 @omit_none
@@ -405,6 +419,7 @@ Message = Union[
     ReadyMessage,
     StartedMessage,
     WorldMessage,
+    BoundMessage,
     TemplateMessage,
     ImportsMessage,
     ReportMessage,

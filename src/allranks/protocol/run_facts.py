@@ -15,7 +15,7 @@ from allranks.findings import Finding, Hang, Verdict
 from .attempts import AttemptEnd, SavedStep
 from .codec import encode, fitting, omit_empty, spread
 from .jsontext import Json, JsonObject
-from .messages import EndedMessage, ExitMessage, FaultMessage, StartedMessage, TemplateMessage
+from .messages import BoundMessage, EndedMessage, ExitMessage, FaultMessage, StartedMessage, TemplateMessage
 from .records import NamedTuple
 
 LATEST = 1e11  # unix seconds: beyond, a clock is wrong
@@ -531,6 +531,7 @@ Fact = Union[
     TreeListed,
     TreeArrived,
     PlanMade,
+    BoundMessage,
     TemplateMessage,
     GateListening,
     GateProved,
@@ -600,6 +601,7 @@ KINDS: Dict[str, Type[Fact]] = {
     "tree": TreeListed,
     "tree-arrived": TreeArrived,
     "plan": PlanMade,
+    "bound": BoundMessage,
     "template": TemplateMessage,
     "gate-listening": GateListening,
     "gate-proved": GateProved,

@@ -37,7 +37,7 @@ from .roles import read_role_lines, read_roles, settled
 from .runspec import Role, RunSpec
 from .secrets import redact_text
 from .table import OPTION_ONLY, RENDERERS, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
-from .tools import choose_launcher, node_rank_in, range_of_nodes, read_tool
+from .tools import choose_launcher, is_one_process, node_rank_in, range_of_nodes, read_tool
 from .variables import OF_THE_RUN, RESERVED, read_variables
 from .wrappers import Peeled, peel, refuse_unknown_words
 
@@ -130,7 +130,7 @@ def resolve(
     if cluster is not None:
         items += _file(cluster.keys, cluster.source, cluster.layer)
     peeled = _peeled(items)
-    items += _pasted_range(peeled.command)
+    items += [*_pasted_range(peeled.command), *_pasted_binding(peeled.command)]
     environ = {**environ, **peeled.env}
     items = [*_environment(peeled.env), *items]
     values_by_field = _collect(items)
@@ -157,8 +157,8 @@ def resolve(
     if asked is None and not peeled.once:
         refuse_unknown_words(spec.launch.command)
     launcher, note = choose_launcher(spec.launch.command, "command" if peeled.once else asked)
-    if note:
-        notes.append(note)
+    notes += [note] if note else []
+    _refuse_unseen(spec.launch.bind, is_one_process(launcher, spec.launch.command))
     if peeled.wrap:
         inner = peeled.wrap_for(launcher, spec.launch.python)
         spec = spec.changed(wrap=" ".join(filter(None, (spec.launch.wrap, inner))))
@@ -194,6 +194,15 @@ def _roles(values: Mapping[str, Json], tables: Json, source: str, peeled: Peeled
     return roles
 
 
+def _refuse_unseen(rule: str, one_process: bool) -> None:
+    """Raise UsageError where ranks are to be bound that only the program itself knows."""
+    if rule != "none" and one_process:
+        raise UsageError(
+            f"--bind {rule} is for ranks that allranks sees, and --launcher command hides them\n"
+            "hint: leave it out, and start the program with numactl"
+        )
+
+
 def _refuse_changing_world(values: Mapping[str, Json]) -> None:
     """Raise UsageError for a number of nodes that may change where the engine keeps one number."""
     least = values.get("min_nodes")
@@ -217,6 +226,15 @@ def _pasted_range(command: Sequence[str]) -> Iterator[tuple[str, _Given]]:
     if nodes:
         written = f"torchrun --nnodes {nodes}"
         yield "nodes", _Given(nodes, written, written, Layer.USER, UsageError)
+
+
+def _pasted_binding(command: Sequence[str]) -> Iterator[tuple[str, _Given]]:
+    """Yield the binding of a pasted `torchrun --numa-binding RULE`, which becomes the run's."""
+    tool = read_tool(command)
+    rule = tool.value("numa_binding") if tool is not None and tool.name == "torchrun" else None
+    if rule:
+        written = f"torchrun --numa-binding {rule}"
+        yield "bind", _Given(rule, written, written, Layer.USER, UsageError)
 
 
 def _peeled(items: Sequence[tuple[str, _Given]]) -> Peeled:

@@ -143,6 +143,12 @@ def choice(*choices: str) -> Parser:
     return Parser(read, "|".join(choices), choices)
 
 
+# The rules of --bind, and torchrun's words for them (torch/numa/binding.py, AffinityMode).
+_BIND = choice("none", "numa", "cores", "socket", "core-complex")
+_BIND_OF_TORCHRUN = {"node": "numa", "exclusive": "cores"}
+BIND = Parser(lambda value: _BIND.read(_BIND_OF_TORCHRUN.get(str(value), value)), _BIND.metavar, _BIND.choices)
+
+
 def several(each: Parser, expected: str, commas: bool = False) -> Parser:
     """Make a parser of a list, each element read by `each`; it returns a tuple.
 

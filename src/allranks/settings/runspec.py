@@ -17,6 +17,7 @@ from ..cluster.hostlist import MAX_HOSTS
 from ..protocol.jsontext import Json
 from .failrules import EXPECTED as EXPECTED_RULES
 from .parsers import (
+    BIND,
     CLUSTER_NAME,
     CONTAINER,
     FAIL_RULE,
@@ -184,6 +185,9 @@ class Launch:
     wrap: str | None = setting(None, text("a command such as 'apptainer exec --nv IMG'", "COMMAND"),
         "command around each rank", "run test render join", example='"apptainer exec --nv image.sif"',
         may_hold_secrets=True)
+    bind: str = setting("none", BIND,
+        "CPUs of each rank: those of its GPU's NUMA node, a share of their cores, …", _TRAIN, metavar="RULE",
+        example='"numa"')
     container_image: str | None = setting(None, CONTAINER,
         "image of the ranks' container: pyxis where srun has it, else apptainer", "run render",
         example='"nvcr.io#nvidia/pytorch:24.05-py3"', engines=("slurm",), panel=SLURM, common="render")

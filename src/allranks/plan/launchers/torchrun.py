@@ -28,6 +28,7 @@ OURS = (
     "max_restarts",
     "standalone",
     "local_addr",
+    "numa_binding",
 )
 
 
