@@ -45,5 +45,6 @@ def test_more_ranks_than_cores_are_warned_of(tmp_path: Path) -> None:
     result = run.result()
     assert result["exit"] == 0
     (found,) = [finding for finding in result["findings"] if finding["id"] == "bind"]
-    assert found["message"].startswith("local0: --bind cores does not hold for all ranks: NUMA node 0 has fewer")
+    said = "--bind cores does not hold for all ranks of local0: NUMA node 0 has fewer cores to use than ranks"
+    assert found["message"] == said
     assert found["remedy"] == "hint: --bind numa"

@@ -107,7 +107,7 @@ class Running:
         hint = "--bind none, or give the job CPUs of each NUMA node that has a GPU"
         if fact.rule in ("cores", "core-complex"):
             hint = "--bind numa"
-        message = f"{stamped.node}: --bind {fact.rule} does not hold for all ranks: {fact.why}"
+        message = f"--bind {fact.rule} does not hold for all ranks of {stamped.node}: {fact.why}"
         finding = Finding("bind", "warn", message, f"hint: {hint}", place_of((stamped.node,)))
         return [stamped, self.roster.add_finding(finding)]
 
