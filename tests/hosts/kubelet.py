@@ -59,8 +59,15 @@ class Pods:
         pods = [d for d in self.documents if d["kind"] == "Pod"]
         if pods:
             return [p["spec"] for p in pods]
-        (job,) = [d for d in self.documents if d["kind"] == "Job"]
-        return [job["spec"]["template"]["spec"]] * job["spec"]["completions"]
+        return [job["template"]["spec"] for _, job, _ in self._indexed()]
+
+    def _indexed(self) -> list[tuple[str, Document, int]]:
+        """For each pod of a Job, or of a JobSet's: its name, the Job's spec, its completion index."""
+        (owner,) = [d for d in self.documents if d["kind"] in ("Job", "JobSet")]
+        name = owner["metadata"]["name"]
+        jobs = {f"{name}-{one['name']}-0": one["template"]["spec"] for one in owner["spec"].get("replicatedJobs", ())}
+        jobs = jobs or {name: owner["spec"]}
+        return [(f"{name}-{i}", job, i) for name, job in jobs.items() for i in range(job["completions"])]
 
     def _files(self) -> dict[str, bytes]:
         """The content of the pods' volumes by path."""
@@ -93,7 +100,7 @@ class Pods:
         own["ALLRANKS_TERMINATION_LOG"] = str(self.place / f"termination-{index}")
         every = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443",
                  "KUBERNETES_PORT": "tcp://10.96.0.1:443", "HOSTNAME": self.host(index).name}  # fmt: skip
-        indexed = {} if "hostname" in template else {"JOB_COMPLETION_INDEX": str(index)}
+        indexed = {} if "hostname" in template else {"JOB_COMPLETION_INDEX": str(self._indexed()[index][2])}
         return {**every, **indexed, **own}
 
     # -- the cluster ---------------------------------------------------------------------------------
@@ -104,10 +111,15 @@ class Pods:
     def resolve_names(self) -> Pods:
         """The headless Service: each pod's name, and no name that all share."""
         subdomain = self.templates()[0]["subdomain"]
+        called = {host.name: host.name for host in self.bed.hosts}
+        if any(d["kind"] == "JobSet" for d in self.documents):
+            called.update({self.host(i).name: name for i, (name, _, _) in enumerate(self._indexed())})
         for host in self.bed.hosts:
             file = host.dir / "etc" / "hosts"
-            names = [f"{h.address} {h.name}.{subdomain}.default.svc.cluster.local {h.name}.{subdomain}\n"
-                     for h in self.bed.hosts]  # fmt: skip
+            names = []
+            for h in self.bed.hosts:
+                name = f"{called[h.name]}.{subdomain}"
+                names.append(f"{h.address} {name}.default.svc.cluster.local {name}\n")
             with file.open("a") as stream:
                 stream.writelines(names)
         return self

@@ -132,6 +132,38 @@ def test_the_demo_trains_in_three_bare_pods(rendered: Callable[..., Pods], tmp_p
     pods.nothing_left()
 
 
+ROLES = """
+[roles.rollout]
+command = "python3 -m http.server {rollout.port.http}"
+nodes = 1
+ready = "http://{address}:{rollout.port.http}/"
+[roles.trainer]
+command = "fetch.py {rollout.address} {rollout.port.http}"
+nodes = 2
+after = ["rollout"]
+"""
+FETCH = """
+import os, sys, urllib.request
+urllib.request.urlopen("http://%s:%s" % tuple(sys.argv[1:])).read()
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], os.environ["ROLE_NAME"], flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+def test_roles_are_pods_of_one_run(rendered: Callable[..., Pods], tmp_path: Path, kind: str) -> None:
+    """A JobSet has a replicated job for each role, whose pods count from 0; a Job counts all of them."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "fetch.py").write_text(FETCH)
+    (tmp_path / "work" / "roles.toml").write_text(ROLES)
+    pods = rendered([], "--roles", "roles.toml", "--kind", kind).start(2, 0, 1)
+    assert pods.codes() == [0, 0, 0], pods.log(0)
+    assert "[trainer " in pods.log(0) and "rank 1 of 2 trainer" in pods.log(0)
+    result = document(tmp_path, "result.json")
+    assert {name: len(role["nodes"]) for name, role in result["roles"].items()} == {"rollout": 1, "trainer": 2}
+    secret_is_nowhere(tmp_path)
+    pods.nothing_left()
+
+
 def test_one_pods_exception_ends_all_with_the_verdict_in_every_pod(
     rendered: Callable[..., Pods], tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from allranks.errors import UsageError
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document, to_document
 from allranks.settings.layers import resolve
-from allranks.settings.roles import deal, ports_of, roles_of, spec_of
+from allranks.settings.roles import as_toml, deal, node_count, ports_of, roles_of, spec_of
 
 TWO = """
 [roles.rollout]
@@ -114,3 +114,52 @@ def test_a_role_with_another_has_the_same_places_and_its_own_gpus() -> None:
     assert deal(spec.launch.roles, 3, "x") == {"rollout": [0], "trainer": [1, 2], "eval": [1, 2]}
     own = spec_of(spec, spec.launch.roles[2])
     assert (own.launch.env["CUDA_VISIBLE_DEVICES"], own.launch.nproc) == ("0,1", 2)
+
+
+WRITTEN = [
+    TWO.replace("TOKEN", "MODE"),
+    """
+    [roles.server]
+    command = "numactl -N 0 python serve.py 'a b' \\"c\\" $HOME \\u007f"
+    env = { "A" = "x\\ty", B = "é" }
+    nodes = 2
+    prelude = "source a\\nb"
+    ready = "output:^up"
+    ready_timeout = "90s"
+    on_failure = "restart"
+    retries = 5
+    [roles.trainer]
+    command = "OMP_NUM_THREADS=2 torchrun --max-restarts 0 train.py"
+    nodes = 1
+    nproc = 2
+    after = ["server"]
+    [roles.evaluator]
+    command = "python eval.py"
+    with = "trainer"
+    gpus = "none"
+    ends = "any"
+    hang = false
+    launcher = "command"
+    """.replace("nproc = 2", 'nproc = 2\n    gpus = "0,1"'),
+]
+
+
+@pytest.mark.parametrize("text", WRITTEN, ids=["two", "three"])
+def test_roles_that_are_written_are_read_again(text: str) -> None:
+    roles = spec_from(text).launch.roles
+    assert spec_from(as_toml(roles)).launch.roles == roles
+
+
+def test_a_secret_of_a_role_is_not_written() -> None:
+    with pytest.raises(UsageError, match=r"TOKEN, and a secret is not written.*\n.*--env TOKEN"):
+        as_toml(spec_from(TWO).launch.roles)
+
+
+def test_the_number_of_nodes_is_the_sum_where_none_is_asked_for() -> None:
+    open_ended = spec_from(TWO.replace("TOKEN", "MODE")).launch.roles
+    with pytest.raises(UsageError, match=r"trainer takes the nodes that are left.*\nhint: --nodes N"):
+        node_count(open_ended, None)
+    assert node_count(open_ended, 4) == 4
+    assert node_count(spec_from(WRITTEN[1]).launch.roles, None) == 3
+    with pytest.raises(UsageError, match="the roles need 3 nodes"):
+        node_count(spec_from(WRITTEN[1]).launch.roles, 2)

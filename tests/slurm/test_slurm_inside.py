@@ -103,6 +103,23 @@ def test_roles_run_on_the_nodes_of_one_allocation(slurm: SlurmBed, tmp_path: Pat
     launch.nothing_left()
 
 
+def test_roles_of_a_submitted_job_share_its_nodes(slurm: SlurmBed, tmp_path: Path) -> None:
+    """The job's script has the roles in it; a role that shares nodes has a step of its own there."""
+    launch = SlurmLaunch(slurm, tmp_path)
+    (launch.work / "fetch.py").write_text(FETCH)
+    (launch.work / "roles.toml").write_text(
+        "[roles.trainer]\ncommand = 'fetch.py {server.address}:{server.port.http}'\nnodes = 2\ngpus = '0'\n"
+        "after = ['server']\n[roles.server]\ncommand = 'python -m http.server {server.port.http}'\nwith = 'trainer'\n"
+        "gpus = 'none'\nends = 'never'\n"
+    )
+    result = launch.outside((), "--roles", "roles.toml", nodes=2).result()
+    assert (result["exit"], result["verdict"]) == (0, None), launch.stderr
+    assert result["roles"]["trainer"]["nodes"] == ["h1", "h2"]
+    assert result["roles"]["server"]["nodes"] == ["h1-server", "h2-server"]
+    assert "rank 1 of 2 trainer" in (launch.run_dir / "logs/node_01_h2/rank_001.log").read_text()
+    launch.nothing_left()
+
+
 def test_one_exception_ends_all_of_it(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).inside(program("nasty.py", "raise", "2")).until_running(4)
     (launch.work / "go").touch()

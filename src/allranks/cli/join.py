@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -22,6 +23,8 @@ from allranks.runs.documents import ResultDocument
 from allranks.runs.replay import LinesView
 from allranks.runs.view import View
 from allranks.settings.layers import Resolved
+from allranks.settings.roles import deal
+from allranks.settings.runspec import Role
 
 from .check import Printing, choose, look
 from .declare import Given
@@ -80,15 +83,33 @@ def resolve_join(typed: Given, config: str | None, check_nodes: bool, suite: str
             f"join: set {', '.join(missing)} (no scheduler's variables say it)\n"
             "hint: allranks join --nnodes 2 --node-rank 0 --master-addr node01 train.py   # on node01, the first of two"
         )
-    assert spec.target.nodes is not None and spec.target.node_rank is not None
+    assert spec.target.nodes is not None and spec.target.node_rank is not None  # they are not missing
     if spec.target.node_rank >= spec.target.nodes:
         raise UsageError(
             f"--node-rank {spec.target.node_rank}: with --nnodes {spec.target.nodes} it is 0 to {spec.target.nodes - 1}"
         )
-    if bool(spec.launch.command) + check_nodes + bool(spec.tests.test) != 1:
+    if check_nodes or spec.tests.test:
+        spec = spec.with_roles(())
+    refuse_roles_of_joined(spec.launch.roles, spec.target.nodes or 1)
+    if bool(spec.launch.command or spec.launch.roles) + check_nodes + bool(spec.tests.test) != 1:
         raise UsageError("join: give one of a training command, --check, or --test SUITE")
     here = spec.changed(local=None, hosts=None, sync=False, detach=False)  # of allranks.toml
     return dataclasses.replace(resolved, spec=here)
+
+
+def refuse_roles_of_joined(roles: Sequence[Role], nodes: int) -> None:
+    """Raise UsageError for roles of which a node would have none, or two."""
+    if not roles:
+        return
+    sharing = next((role for role in roles if role.with_), None)
+    if sharing is not None:
+        raise UsageError(
+            f"{sharing.name} shares the nodes of {sharing.with_}, and a node that joins has one role\n"
+            "hint: give each role nodes of its own"
+        )
+    dealt = sum(len(places) for places in deal(roles, nodes, f"--nnodes {nodes}").values())
+    if dealt != nodes:
+        raise UsageError(f"--nnodes {nodes}: the roles have {dealt} nodes, and a node that joins has one of them")
 
 
 def on_met_nodes(launch: JoinLaunch, view: View, check: bool, printing: Printing) -> int:

@@ -29,6 +29,7 @@ from allranks.settings import RunSpec
 from allranks.settings.command_line import used
 from allranks.settings.layers import Resolved
 from allranks.settings.table import settings_of
+from allranks.text import join_words
 from allranks.unpacked import own_command
 
 from .declare import Given
@@ -40,9 +41,13 @@ def command(what: str, typed: Given, config: str | None, output: str | None, for
     options = dict(typed)
     if what in LAUNCHERS:
         refuse_rendered(options, what)
+        if options.get("roles_file") or options.get("role"):
+            raise one_role(what)
         options["launcher"] = what
     resolved = resolve_options(options, config, renderer=what)
     require_command(resolved, f"allranks render {what}")
+    if resolved.spec.launch.roles and not RENDERERS[what].roles:
+        raise one_role(what)
     placeholders = used(resolved.spec.launch.command)
     if placeholders and RENDERERS[what].hosts:
         raise UsageError(
@@ -54,6 +59,12 @@ def command(what: str, typed: Given, config: str | None, output: str | None, for
         write(files, Path(output), force)
     click.echo(document_line(as_document(files, output)) if json_ else describe(files, output))
     return DONE
+
+
+def one_role(what: str) -> UsageError:
+    """Make the error of a renderer that knows no roles."""
+    taking = join_words([f"`render {name}`" for name, renderer in RENDERERS.items() if renderer.roles], "or")
+    return UsageError(f"`render {what}` writes one role. {taking} takes several")
 
 
 def refuse_rendered(typed: Given, what: str) -> None:

@@ -30,7 +30,7 @@ def resolve_options(
 ) -> Resolved:
     """Resolve the settings, with a note for each disagreement; without a target, for the Slurm allocation around us.
 
-    `keeps_roles`: the command looks at the nodes of each role.
+    `keeps_roles`: the command looks at the nodes of each role. One that takes no --role looks at all nodes alike.
     Raise UsageError for options that this target, or this renderer, has no use for, and for names of nothing.
     """
     project = read_config(config, os.environ)
@@ -47,7 +47,7 @@ def resolve_options(
     )
     spec = resolved.spec
     if spec.launch.roles and "role" not in options and not keeps_roles:
-        spec = _without_roles(spec, options, renderer)
+        spec = spec.with_roles(())
         resolved = dataclasses.replace(resolved, spec=spec)
     if spec.launch.command:
         from allranks.plan.launchers.training_command import out_of_reach  # imported late: `status` needs no launchers
@@ -64,19 +64,10 @@ def resolve_options(
     return dataclasses.replace(resolved, spec=spec, notes=(*resolved.notes, *notes))
 
 
-def _without_roles(spec: RunSpec, options: Mapping[str, Json], renderer: str) -> RunSpec:
-    """Drop the roles for a command that looks at nodes alike. Raise UsageError where it starts a program on them."""
-    what = f"render {renderer}" if renderer else "join" if "node_rank" in options else ""
-    if what:
-        raise UsageError(f"`{what}` has one command, and allranks.toml names the roles of a run\nhint: allranks run")
-    return spec.with_roles(())
-
-
 def refuse_roles(spec: RunSpec) -> None:
     """Raise UsageError for roles on nodes that run one command."""
-    engine = next((flag for flag in ("k8s", "sky") if spec.value(flag)), "")
-    if spec.launch.roles and engine:
-        raise UsageError(f"--{engine} runs one role. Roles need --hosts, --local or --slurm inside an allocation")
+    if spec.launch.roles and spec.target.sky:
+        raise UsageError("--sky runs one role. Roles need --hosts, --local, --slurm or --k8s")
 
 
 def refuse_unknown_allowed(names: Sequence[str]) -> None:

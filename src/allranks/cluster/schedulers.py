@@ -84,6 +84,8 @@ SCHEDULERS = (
     Scheduler("PBS", "PBS_NODENUM", hosts="PBS_NODEFILE", form="file"),
     Scheduler("Kubernetes", "JOB_COMPLETION_INDEX"),
 )
+# Of the replicated job of a role, whose pods Kubernetes counts from 0: the node rank of its first (plan/render).
+FIRST_NODE_RANK = "ALLRANKS_FIRST_NODE_RANK"
 HOST_FILES = tuple(scheduler.hosts for scheduler in SCHEDULERS if scheduler.form == "file")
 
 
@@ -116,7 +118,7 @@ def node_names(environ: Mapping[str, str], files: Mapping[str, str], master: str
     if listed:
         return listed
     pod, _, _ = master.partition(".")
-    if environ.get("JOB_COMPLETION_INDEX") and pod.endswith("-0"):
+    if environ.get("JOB_COMPLETION_INDEX") and pod.endswith("-0") and FIRST_NODE_RANK not in environ:
         return [f"{pod[:-1]}{rank}" for rank in range(count)]
     return []
 
@@ -130,7 +132,8 @@ def _node_rank(scheduler: Scheduler, environ: Mapping[str, str]) -> str:
     text = environ[scheduler.rank].strip()
     if not text.isdecimal() or int(text) < scheduler.first:
         return text
-    return str(int(text) - scheduler.first)
+    before = environ.get(FIRST_NODE_RANK, "")
+    return str(int(text) - scheduler.first + (int(before) if before.isdecimal() else 0))
 
 
 def _one_a_node(scheduler: Scheduler, environ: Mapping[str, str]) -> None:

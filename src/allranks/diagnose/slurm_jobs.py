@@ -516,7 +516,7 @@ _WITH_THE_STEP = re.compile(r"Killed|Terminated|exit code 1(?:37|43)\b")
 _STEP_ENDS = re.compile(r"Terminating StepId|Job step aborted|forcing job termination|\*\*\* (?:STEP|JOB) ")
 
 
-def nodes_at_fault(stderr: str, nodes: Mapping[str, int] | None = None) -> dict[str, str]:
+def nodes_at_fault(stderr: str, nodes: Collection[str] | None = None) -> dict[str, str]:
     """Map the nodes that srun complains of to its words. `nodes` are the ones that count.
 
     Of tasks that were killed those count whose end made srun end the step: they are named before it says so.

@@ -40,6 +40,7 @@ from allranks.protocol.frames import PROTOCOL, Decoder, Frame, OutputFrame, pack
 from allranks.protocol.header import AgentHeader, DialHeader, Header
 from allranks.protocol.jsontext import Json
 from allranks.settings import RunSpec
+from allranks.settings.document import to_document
 from allranks.settings.secrets import redact_argv
 from allranks.text import format_duration, format_size_option, name_with
 
@@ -76,6 +77,8 @@ def hello_of(spec: RunSpec, rank: int, workdir: str) -> HelloControl:
             spec.tests.min_bandwidth,
             spec.tests.max_latency,
         ]
+    if spec.launch.roles:
+        what += [to_document(spec)["roles"]]
     digest = hashlib.sha256(repr((what, spec.launch.command)).encode()).hexdigest()[:12]
     shown = f"{_shown(spec)} [{digest}]"
     return HelloControl(
@@ -93,6 +96,9 @@ def hello_of(spec: RunSpec, rank: int, workdir: str) -> HelloControl:
 def _shown(spec: RunSpec) -> str:
     if spec.launch.command:
         return " ".join(redact_argv(spec.launch.command))[:SHOWN]
+    if spec.launch.roles:
+        commands = (f"{role.name}: {' '.join(redact_argv(role.command))}" for role in spec.launch.roles)
+        return "; ".join(commands)[:SHOWN]
     tests = spec.tests
     if tests.test:
         return (

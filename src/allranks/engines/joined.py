@@ -33,6 +33,7 @@ from allranks.runs.documents import ResultDocument
 from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
+from allranks.settings.roles import deal, spec_of
 from allranks.settings.secrets import redact_argv
 
 from . import NotStarted
@@ -104,6 +105,7 @@ class JoinLaunch:
     def describe(self, as_json: bool) -> str:
         """Return this node's part."""
         spec = self._spec
+        _, own = _own_role(spec)
         role = "coordinates"
         if spec.target.node_rank != 0:
             role = f"dials {spec.rendezvous.master_addr}:{spec.target.join_port}"
@@ -113,8 +115,8 @@ class JoinLaunch:
             master_addr=spec.rendezvous.master_addr,
             port=spec.target.join_port,
             role=role,
-            command=redact_argv(spec.launch.command),
-            nproc=spec.launch.nproc,
+            command=redact_argv(own.launch.command),
+            nproc=own.launch.nproc,
         )
         if as_json:
             return document_line(plan)
@@ -169,7 +171,7 @@ class CoordinatedMeeting:
     def spec_on(self, cluster: Cluster) -> RunSpec:
         """Return the settings on the nodes that came."""
         spec = with_ranks_of_each(self._spec, cluster)
-        if spec.rendezvous.network or (spec.tests.test and spec.tests.suite in OTHER_FIRST):
+        if spec.rendezvous.network or spec.launch.roles or (spec.tests.test and spec.tests.suite in OTHER_FIRST):
             return spec.changed(master_addr=None)  # not the address that was named
         return spec
 
@@ -275,6 +277,7 @@ class JoinedNode:
 
 def own_of(spec: RunSpec) -> NodeArguments:
     """Return what this node takes from no other machine: its command, directory, interpreter, environment."""
+    role, spec = _own_role(spec)
     places = environments(os.environ)
     setting = Setting(
         run="",
@@ -286,7 +289,17 @@ def own_of(spec: RunSpec) -> NodeArguments:
         conda_prefix=places.conda_prefix,
         own_environment=places.own,
     )
-    return NodeArguments(spec, setup_order(spec, setting)._replace(target=None), tuple(all_checks()))
+    return NodeArguments(spec, setup_order(spec, setting)._replace(target=None), tuple(all_checks()), role)
+
+
+def _own_role(spec: RunSpec) -> tuple[str, RunSpec]:
+    """Return the role that this node has by its rank, and its settings: there the node has a number within the role."""
+    roles = spec.launch.roles
+    rank = spec.target.node_rank or 0
+    for role, places in zip(roles, deal(roles, spec.target.nodes or 1, "--nnodes").values(), strict=True):
+        if rank in places:
+            return role.name, spec_of(spec, role).changed(node_rank=places.index(rank), nodes=len(places))
+    return "", spec
 
 
 def _terminate(verdict: Verdict | None, message: str) -> None:

@@ -42,11 +42,12 @@ class NotOurs(ValueError):
 
 @dataclass(frozen=True)
 class NodeArguments:
-    """What this node was started with. `setup` asks for its facts as it asks itself."""
+    """What this node was started with. `setup` asks for its facts as it asks itself. `spec` is that of its `role`."""
 
     spec: RunSpec
     setup: SetupOrder
     checks: tuple[str, ...]
+    role: str = ""
 
 
 class OwnOrders:
@@ -105,15 +106,18 @@ class OwnOrders:
         if terms is None:
             raise NotOurs("a start without terms")
         spec = self._spec_for(terms)
+        outputs = spec.places.output_dir or NodeFiles(self._node_dir).outputs
         place = Place(
             node_dir=self._node_dir,
             workdir=self._arguments.setup.workdir or "",
-            output_dir=spec.places.output_dir or NodeFiles(self._node_dir).outputs,
+            output_dir=f"{outputs}/{self._arguments.role}".rstrip("/") if spec.places.output_dir else outputs,
             outputs_here=False,
             run_tag=terms.run_tag,
             run=terms.run,
             interfaces=terms.interfaces,
             torch=self._facts.interpreter.torch or "",
+            role=self._arguments.role,
+            peers=terms.peers,
         )
         attempt = Attempt(terms.attempt, terms.master_addr, terms.master_port, terms.repeats, terms.tests)
         return NodeLaunch(spec, terms.world_size, self._node_plan(spec, terms), place, attempt, self._facts)

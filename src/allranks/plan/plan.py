@@ -210,6 +210,7 @@ def terms(launch: NodeLaunch) -> StartTerms:
         node_dir=place.node_dir,
         interfaces=place.interfaces,
         tests=attempt.tests,
+        peers=place.peers,
     )
 
 

@@ -40,6 +40,8 @@ Token = Annotated[str, like(r"[A-Za-z0-9_/-]{1,128}", "a token")]
 HostName = Annotated[str, like(r"[^\s\x00-\x1f/]{0,255}", "an address")]
 NodeName = Annotated[str, like(r"[^-,\s\x00-\x1f][^,\s\x00-\x1f]{0,254}", "a name of a node")]
 InterfaceSetting = Annotated[str, one_of("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")]
+Placeholder = Annotated[str, like(r"[a-z][a-z0-9_.-]{0,127}", "a placeholder")]
+RoleValue = Annotated[str, like(r"[^\s\x00-\x1f]{0,1048576}", "addresses, hosts or a port")]  # of a placeholder
 InterfaceNames = Annotated[str, like(r"[=^]?[A-Za-z0-9._,:-]{1,200}", "names of interfaces")]
 Reason = Annotated[str, like(r"[A-Za-z0-9 _-]{0,64}", "a word")]
 
@@ -182,6 +184,7 @@ class StartTerms(NamedTuple):
     node_dir: str = ""
     interfaces: Mapping[InterfaceSetting, InterfaceNames] = {}
     tests: Optional[SuiteNodes] = None
+    peers: Mapping[Placeholder, RoleValue] = {}  # what is known of all roles
 
 
 class PreloadOrder(NamedTuple):

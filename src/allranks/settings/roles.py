@@ -7,7 +7,9 @@ nodes are launched by them as those of a plain run are. A plain run has one role
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..cluster.names import show
@@ -17,6 +19,7 @@ from ..protocol.jsontext import Json
 from ..text import count_of, join_words
 from .command_line import refuse_slips
 from .runspec import Role, RunSpec
+from .secrets import is_secret_name
 from .setting import SettingRow
 from .table import suggestion
 from .tools import choose_launcher, read_tool
@@ -214,6 +217,41 @@ def _is_python(command: Sequence[str]) -> bool:
     return read_command(command).kind in ("python-script", "python-module")
 
 
+# -- writing ---------------------------------------------------------------------------------------------------
+
+
+def as_toml(roles: Iterable[Role]) -> str:
+    """Write settled roles as the tables that `read_roles` reads again.
+
+    Raise UsageError for a variable with a secret's name: the text may lie in a file that others read.
+    """
+    unset = Role()
+    blocks = []
+    for role in roles:
+        secret = next(filter(is_secret_name, role.env), None)
+        if secret is not None:
+            raise UsageError(
+                f"[roles.{role.name}] env has {secret}, and a secret is not written into a file\n"
+                f"hint: leave it out there, and forward it to all roles: --env {secret}"
+            )
+        # What stood before the command goes back there, where it chooses the launcher again.
+        whole = dataclasses.replace(role, command=(*shlex.split(role.wrap), *role.command))
+        lines = [f"[roles.{role.name}]"]
+        for key, row in ROLE_KEYS.items():
+            value = getattr(whole, row.name)
+            if value != getattr(unset, row.name) and not (key == "launcher" and role.wrap):
+                lines.append(f"{key} = {_toml(value)}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _toml(value: Json) -> str:
+    """Write a value of a role: JSON's texts, numbers and arrays are TOML's too."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(name)} = {_toml(text)}" for name, text in value.items()) + " }"
+    return json.dumps(value).replace("\x7f", "\\u007f")
+
+
 # -- using -----------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +265,11 @@ def roles_of(spec: RunSpec) -> tuple[Role, ...]:
 def main_role(spec: RunSpec) -> Role:
     """Give the first role whose success ends the run."""
     return next(role for role in roles_of(spec) if role.ends == "run")
+
+
+def main_spec(spec: RunSpec) -> RunSpec:
+    """Give the settings of the main role; those of a plain run are the run's own."""
+    return spec_of(spec, main_role(spec))
 
 
 def spec_of(spec: RunSpec, role: Role) -> RunSpec:
@@ -269,6 +312,16 @@ def deal(roles: Sequence[Role], count: int, source: str) -> dict[str, list[int]]
         places[role.name] = list(range(first, first + number))
         first += number
     return {role.name: places[role.with_ or role.name][: role.nodes] for role in roles}
+
+
+def node_count(roles: Sequence[Role], asked: int | None) -> int:
+    """Return how many nodes the roles have: `asked`, else the sum. Raise UsageError where one takes what is left."""
+    rest = next((role.name for role in roles if role.nodes is None and not role.with_), None)
+    if asked is None and rest is not None:
+        raise UsageError(f"{rest} takes the nodes that are left, and their number is not known\nhint: --nodes N")
+    count = asked or sum(role.nodes or 0 for role in roles if not role.with_)
+    deal(roles, count, "--nodes")
+    return count
 
 
 def ports_of(roles: Iterable[Role], name: str) -> tuple[str, ...]:

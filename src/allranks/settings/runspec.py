@@ -196,10 +196,10 @@ class Launch:
         common="run render join")
     forward: tuple[str, ...] = ()  # names that are copied from the caller's environment
     roles_file: str | None = setting(None, path("the path of a TOML file", "FILE"),
-        "file with the roles of the run, as [roles.NAME] of allranks.toml has them", "run", "--roles", in_file=False,
-        example='"roles.toml"')
+        "file with the roles of the run, as [roles.NAME] of allranks.toml has them", "run join render",
+        "--roles", in_file=False, example='"roles.toml"')
     role: tuple[str, ...] = setting((), several(ROLE_LINE, "NAME:NODES and a command"),
-        "a role of the run, its nodes and its command. It starts after those before it", "run",
+        "a role of the run, its nodes and its command. It starts after those before it", "run join render",
         metavar="NAME:NODES COMMAND", in_file=False, example="[\"server:1 'python serve.py'\"]")
     roles: tuple[Role, ...] = ()  # of a run with several commands
     ray: bool = setting(False, FLAG, "start Ray on all nodes, and the command once on the first node", "run",

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import tomllib
 from tests.hosts.waiting import BOUND
 
 from allranks.cluster import Cluster, Node
@@ -16,6 +17,7 @@ from allranks.plan.plan import make_plan
 from allranks.plan.render import RENDERERS, RenderRequest
 from allranks.plan.render.slurm import batch_script
 from allranks.settings import RunSpec
+from allranks.settings.layers import resolve
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "slurm"
 SPECS = {
@@ -54,6 +56,39 @@ def test_golden(name: str) -> None:
 
 def test_golden_of_a_submitted_run() -> None:
     golden("submitted.sh", batch_script(request("plain"), "/home/me/work/runs/run-20261121-120000"))
+
+
+ROLES = """
+[roles.rollout]
+command = "vllm serve 'my model' --port {rollout.port.http} # $HOME"
+nodes = 1
+env = { MODE = "it's" }
+[roles.trainer]
+command = "train.py {rollout.address}"
+nodes = 3
+after = ["rollout"]
+"""
+
+
+def test_the_script_of_a_run_with_roles_has_them_in_it(tmp_path: Path) -> None:
+    """bash gives them to allranks as they are, and they are read again."""
+    roles = resolve({}, {}, tomllib.loads(ROLES)).spec.launch.roles
+    spec = SPECS["plain"].changed(command=(), nodes=None).with_roles(roles)
+    text = batch_script(dataclasses.replace(request("plain"), spec=spec))
+    assert "#SBATCH --nodes=4\n" in text and "#SBATCH --job-name=train.py\n" in text
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\ncat\n")
+    program.chmod(0o755)
+    script = text.replace("/opt/allranks/bin/python", str(program)).replace("/home/me/work", str(tmp_path))
+    done = subprocess.run(["/bin/bash", "-s"], input=script, capture_output=True, text=True, timeout=BOUND)
+    assert resolve({}, {}, tomllib.loads(done.stdout)).spec.launch.roles == roles, done.stderr
+
+
+def test_the_script_of_a_run_with_ray_has_its_command_again() -> None:
+    spec = resolve({"ray": True, "command": ("python", "ppo.py", "--lr", "1")}, {}, {}).spec.changed(nodes=4)
+    text = batch_script(dataclasses.replace(request("plain"), spec=spec))
+    assert "#SBATCH --nodes=4\n" in text
+    assert text.endswith("  --ray \\\n  -- \\\n  python \\\n  ppo.py \\\n  --lr \\\n  1\n"), text
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\x1b]0;x\x07", "\u2028"])

@@ -15,12 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from allranks.cluster import Cluster, Node
 from allranks.cluster.slurm_allocation import read_allocation
 from allranks.diagnose.slurm_jobs import nearly_over, seconds_since_end, waiting
 from allranks.engines import PreparedLaunch, Stopped, engine_named
 from allranks.errors import AllranksError, NodeError, UsageError
-from allranks.plan.plan import make_plan
+from allranks.plan.ranks import Plan
 from allranks.plan.render import RenderRequest
 from allranks.plan.render.slurm import batch_script, run_suffix
 from allranks.plan.slurm_commands import apptainer_command
@@ -61,19 +60,7 @@ class Slurm:
     def prepare(self, resolved: Resolved) -> PreparedLaunch:
         """Return the launch in our allocation, else the job that a start would submit."""
         if read_allocation(os.environ) is not None:
-            sharing = next((role for role in resolved.spec.launch.roles if role.with_), None)
-            if sharing is not None:
-                raise UsageError(
-                    f"{sharing.name} shares the nodes of {sharing.with_}, and a node of an allocation has one role\n"
-                    "hint: give each role nodes of its own"
-                )
             return engine_named("ssh").prepare(dataclasses.replace(resolved, spec=in_container(resolved.spec)))
-        if resolved.spec.launch.roles:
-            nodes = sum(role.nodes or 0 for role in resolved.spec.launch.roles) or 2
-            raise UsageError(
-                "a job that --slurm submits has one command. Roles need an allocation that is there\n"
-                f"hint: salloc --nodes {nodes}, then the same command"
-            )
         return Submission(resolved.spec)
 
     def lives(self, run: RunDirectory) -> bool:
@@ -179,9 +166,7 @@ class Submission:
 
     def script(self, run_dir: str) -> str:
         """Return the script. It asks for as many nodes as the run has, without names."""
-        nodes = tuple(Node(i, f"node{i}", f"node{i}") for i in range(self._spec.target.nodes or 1))
-        plan = make_plan(self._spec, Cluster(nodes, "--nodes"), {})
-        request = RenderRequest(self._spec, plan, os.getcwd(), allranks=own_command())
+        request = RenderRequest(self._spec, Plan(()), os.getcwd(), allranks=own_command())
         return batch_script(request, run_dir)
 
     def describe(self, as_json: bool) -> str:

@@ -6,13 +6,15 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from allranks.cluster import Cluster
 from allranks.cluster.slurm_allocation import allocation_cluster, read_allocation, refuse_step, require_nodes
 from allranks.diagnose.slurm_jobs import LIMIT
 from allranks.errors import UsageError
 from allranks.findings import Finding
+from allranks.gang.roles import parts_of
 from allranks.gang.transport import BegunSession, NodeReach, TimeLeft
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document
@@ -20,7 +22,7 @@ from allranks.settings import RunSpec
 from allranks.text import join_words
 
 from .inside import Inside, inside
-from .step import Step
+from .step import Step, StepsTransport
 
 
 class StepReach(NodeReach):
@@ -28,13 +30,13 @@ class StepReach(NodeReach):
 
     warning_signal = Inside.SIGNAL
 
-    def __init__(self, step: Step, job: Inside) -> None:
-        super().__init__(step.transport())
-        self._step = step
+    def __init__(self, steps: Sequence[Step], job: Inside) -> None:
+        super().__init__(StepsTransport(steps) if steps[1:] else steps[0].transport())
+        self._steps = steps
         self._job = job
         self.run_suffix = job.run_suffix
-        job.printed = step.output
-        job.step_end = step.end_finding
+        job.printed = self._output
+        job.step_end = self._step_end
 
     @property
     def document(self) -> Document:
@@ -47,18 +49,25 @@ class StepReach(NodeReach):
 
     def begin(self, session: BegunSession) -> None:
         """Say where srun's words go, who hears of a SIGTERM, and what Slurm will not give."""
-        self._step.log_to(session.run_dir.path / "srun.log")
-        self._step.listener.stopped = session.stop_from_afar
-        names = {task: name for name, task in self._step.ranks.items()}
-        self._step.listener.signalled = lambda task, signal: session.signal_at_node(names[task], signal)
-        self._step.on_end(session.step_ended)
+        for number, step in enumerate(self._steps):
+            names = {task: name for name, task in step.ranks.items()}
+            step.log_to(session.run_dir.path / (f"srun_{number}.log" if number else "srun.log"))
+            step.listener.stopped = session.stop_from_afar
+            step.listener.signalled = partial(_pass_signal, session, names)
+            step.on_end(session.step_ended)
         self._job.announce(session.run_dir)
         for text in (*self._job.remarks(), *self._shared_nodes()):
             session.say_note(text)
 
+    def _output(self) -> str:
+        return "".join(step.output() for step in self._steps)
+
+    def _step_end(self) -> Finding | None:
+        return next(filter(None, (step.end_finding() for step in self._steps)), None)
+
     def _shared_nodes(self) -> list[str]:
         number = self._job.allocation.job
-        shared = [name for name in self._step.ranks if not is_ours(number, name)]
+        shared = [name for name in self._steps[0].ranks if not is_ours(number, name)]
         if not shared:
             return []
         names = join_words(shared)
@@ -78,7 +87,7 @@ class StepReach(NodeReach):
 
     def against_retry(self) -> str:
         """Return why the nodes cannot have another attempt."""
-        if self._step.end_finding() is None:
+        if self._step_end() is None:
             return ""
         return "Slurm's step has ended, and with it the way to the nodes"
 
@@ -88,8 +97,13 @@ class StepReach(NodeReach):
             self._job.linger()
 
     def end(self) -> None:
-        """End the step."""
-        self._step.finish("the run is over")
+        """End the steps."""
+        for step in self._steps:
+            step.finish("the run is over")
+
+
+def _pass_signal(session: BegunSession, names: Mapping[int, str], task: int, signal: str) -> None:
+    session.signal_at_node(names[task], signal)
 
 
 def find_nodes(spec: RunSpec, spares: int) -> Cluster:
@@ -102,7 +116,9 @@ def reach(spec: RunSpec, cluster: Cluster) -> StepReach:
     job = inside(os.environ, spec.limits.stop_grace)
     if job is None:  # a saved run: a cluster of --slurm is made from the allocation
         raise UsageError("the nodes of a Slurm job are reached from within it alone")
-    return StepReach(Step(spec, cluster, job.allocation.job, _say, job.advice), job)
+    sharing = [part.cluster for part in parts_of(spec, cluster) if part.role.with_]
+    steps = [Step(spec, nodes, job.allocation.job, _say, job.advice) for nodes in (cluster, *sharing)]
+    return StepReach(steps, job)
 
 
 def _say(text: str) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -32,6 +32,7 @@ from allranks.gang.transport import Client, NodeHungUp
 from allranks.plan.slurm_commands import pyxis_options, step_command, step_environment
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader, DialHeader, Header
+from allranks.protocol.orders import Order
 from allranks.settings import RunSpec
 
 from . import jobs
@@ -51,9 +52,10 @@ class Step:
         self._say = say
         self.advice = advice
         self._secret = secrets.token_bytes(32)
-        names = [n.name for n in sorted((*cluster.nodes, *cluster.spares), key=lambda n: n.index)]
-        self.ranks = {name: task for task, name in enumerate(names)}  # as Slurm numbers the nodes of the step
-        self.listener = Listener(len(names), self._secret, _admit, say, first=0)
+        nodes = sorted((*cluster.nodes, *cluster.spares), key=lambda n: n.index)
+        self.ranks = {node.name: task for task, node in enumerate(nodes)}  # as Slurm numbers the nodes of the step
+        self._named = {node.host: node.name for node in nodes}  # by Slurm's name of it
+        self.listener = Listener(len(nodes), self._secret, _admit, say, first=0)
         self.srun: subprocess.Popen[bytes] | None = None
         self._port = 0  # of the listener, once it listens
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -87,7 +89,7 @@ class Step:
         container: list[str] = []
         if self._spec.launch.container_image is not None and jobs.has_pyxis():
             container = pyxis_options(self._spec, os.getcwd())
-        return step_command(self._job, list(self.ranks), jobs.version(), script, container)
+        return step_command(self._job, list(self._named), jobs.version(), script, container)
 
     def start(self, header: AgentHeader) -> None:
         """Call srun; raise UsageError, SlurmError, OSError. Where it failed it may be called again.
@@ -145,7 +147,8 @@ class Step:
     def at_fault(self) -> dict[str, str]:
         """Return nodes that srun complains of, with its words, and nodes without a usable Python."""
         text = self.output()
-        faults = nodes_at_fault(text, self.ranks)
+        blamed = nodes_at_fault(text, self._named)
+        faults = {self._named[host]: why for host, why in blamed.items()}
         for line in text.splitlines():
             task, marker, tried = line.partition(": " + NO_PYTHON_LINE.decode())
             if marker and task.strip().isdecimal() and int(task) < len(self.ranks):
@@ -229,6 +232,51 @@ class StepTransport(DialledTransport):
             f"--connect-timeout",
             place,
         )
+
+
+class StepsTransport:
+    """Channels to the nodes of several steps: a role that shares the nodes of another one has a step of its own."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._transports: dict[str, StepTransport] = {}
+        for step in steps:
+            self._transports.update(dict.fromkeys(step.ranks, step.transport()))
+
+    async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
+        """See StepTransport, as the next."""
+        return await self._transports[node.name].connect(node, header, seconds)
+
+    def described(self, node: Node) -> list[str]:
+        """Return the command that starts the step of a node."""
+        return self._transports[node.name].described(node)
+
+    def opening(self, node: Node) -> bytes:
+        """Return what is written first."""
+        return self._transports[node.name].opening(node)
+
+    def read_there(self, node: Node, order: Order) -> Order:
+        """Return what the node reads of an order."""
+        return self._transports[node.name].read_there(node, order)
+
+    def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
+        """Return why the node's process ended."""
+        return self._transports[node.name].failure(node, stdout, stderr, code)
+
+    def not_started(self, node: Node, error: Exception) -> Finding:
+        """Return why no channel could be started."""
+        return self._transports[node.name].not_started(node, error)
+
+    def mute(self, node: Node, seconds: float) -> Finding:
+        """Return the finding on a node whose agent said nothing."""
+        return self._transports[node.name].mute(node, seconds)
+
+    def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
+        """Return the finding on a node that did not answer."""
+        return self._transports[node.name].silence(node, seconds, stderr)
+
+    def retry(self, node: Node, stderr: str) -> bool:
+        """Return whether the same again may well succeed."""
+        return self._transports[node.name].retry(node, stderr)
 
 
 def _admit(seats: dict[int, Seat], hello: HelloControl, address: str) -> int:

@@ -21,20 +21,21 @@ from .torchrun import torchrun
 @dataclass(frozen=True)
 class Renderer:
     """`hosts`: it needs names and addresses of nodes, not just their number; `ranks`: it needs the number of ranks of
-    each; `joins`: it ships allranks itself, for `allranks join`."""
+    each; `joins`: it ships allranks itself, for `allranks join`; `roles`: it knows runs of several programs."""
 
     render: Callable[[RenderRequest], Rendered]
     hosts: bool = True
     ranks: bool = True
     joins: bool = False
+    roles: bool = False
 
 
 RENDERERS = {
     "torchrun": Renderer(torchrun),
     "accelerate": Renderer(accelerate),
     "deepspeed": Renderer(deepspeed),
-    "slurm": Renderer(slurm, hosts=False, ranks=False),
-    "kubernetes": Renderer(kubernetes, hosts=False, ranks=False, joins=True),
+    "slurm": Renderer(slurm, hosts=False, ranks=False, roles=True),
+    "kubernetes": Renderer(kubernetes, hosts=False, ranks=False, joins=True, roles=True),
     "skypilot": Renderer(skypilot, hosts=False, ranks=False, joins=True),
 }
 

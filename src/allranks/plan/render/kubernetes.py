@@ -8,14 +8,15 @@ because nothing is ready before the pods have found each other.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from allranks.errors import UsageError
 from allranks.exitcodes import CHECK_FAILED, HANG, INTERNAL, PROGRAM_FAILED, USAGE
 from allranks.settings import RunSpec
+from allranks.settings.roles import as_toml, deal
 
 from .manifest import Manifest, Metadata
-from .pod_spec import ARCHIVE, CONTAINER, RUN_LABEL, PodJob, grace_seconds, pod_template, rendered_name
+from .pod_spec import ARCHIVE, CONTAINER, ROLES, RUN_LABEL, PodJob, grace_seconds, pod_template, rendered_name
 from .podsettings import KUEUE, QUEUE, PodSettings, read_pod_settings
 from .request import Rendered, RenderRequest
 from .yamltext import Document, yaml_text
@@ -79,14 +80,28 @@ def manifests(job: PodJob) -> list[Document]:
 
 def master_name(job: PodJob) -> str:
     """Pod 0's own name, as the other pods resolve it."""
-    pod = f"{job.name}-{GROUP}-0-0" if job.spec.cloud.kind in ("jobset", "trainjob") else f"{job.name}-0"
-    return f"{pod}.{job.name}"
+    return f"{pod_names(job)[0]}.{job.name}"
 
 
 def pod_names(job: PodJob) -> list[str]:
     """List the host names of the pods, by node rank."""
-    first = master_name(job).partition(".")[0]
-    return [f"{first[:-1]}{rank}" for rank in range(job.nodes)]
+    if job.spec.cloud.kind not in ("jobset", "trainjob"):
+        return [f"{job.name}-{rank}" for rank in range(job.nodes)]
+    return [f"{job.name}-{group}-0-{index}" for group, ranks in _groups(job).items() for index in range(len(ranks))]
+
+
+def _groups(job: PodJob) -> dict[str, list[int]]:
+    """Return the replicated jobs of a JobSet, one a role, with the node ranks of their pods."""
+    roles = job.spec.launch.roles
+    if not roles:
+        return {GROUP: list(range(job.nodes))}
+    sharing = next((role for role in roles if role.with_), None)
+    if sharing is not None:
+        raise UsageError(
+            f"{sharing.name} shares the nodes of {sharing.with_}, and a pod has one role\n"
+            "hint: give each role nodes of its own"
+        )
+    return {name.replace("_", "-"): ranks for name, ranks in deal(roles, job.nodes, "--nodes").items()}
 
 
 def secret_manifest(job: PodJob, name: str, values: dict[str, str]) -> Document:
@@ -152,6 +167,8 @@ def _jobset(job: PodJob) -> list[Manifest]:
 
 def _trainjob(job: PodJob) -> list[Manifest]:
     """Make a TrainJob with a TrainingRuntime of its own, so that no runtime that is there has to fit."""
+    if job.spec.launch.roles:
+        raise UsageError("--kind trainjob has one role\nhint: --kind jobset, which has a replicated job for each")
     group = "trainer.kubeflow.org"
     metadata = job.metadata(job.name).adding({f"{group}/framework": "torch"}, {})
     runtime = {"mlPolicy": {"numNodes": job.nodes}, "template": {"spec": _jobset_spec(job)}}
@@ -205,15 +222,19 @@ def _archive(job: PodJob) -> Manifest:
     text = base64.b64encode(job.archive).decode()
     if len(job.archive) > OBJECT_LIMIT:
         raise UsageError(f"{ARCHIVE} has {len(job.archive)} bytes, a ConfigMap holds {OBJECT_LIMIT}")
-    return Manifest("v1", "ConfigMap", job.metadata(job.name), {"binaryData": {ARCHIVE: text}})
+    body: Document = {"binaryData": {ARCHIVE: text}}
+    if job.spec.launch.roles:
+        body["data"] = {ROLES: as_toml(job.spec.launch.roles)}
+    return Manifest("v1", "ConfigMap", job.metadata(job.name), body)
 
 
-def _job_spec(job: PodJob, backoff: int) -> Document:
+def _job_spec(job: PodJob, backoff: int, ranks: Sequence[int] | None = None) -> Document:
     """Make an Indexed Job.
 
     `join` has made the attempts that make sense where the machines live. The Job starts pods again where a machine, a
-    link or a pod was lost.
+    link or a pod was lost. `ranks` are those of one role.
     """
+    count = job.nodes if ranks is None else len(ranks)
     final = {
         "containerName": CONTAINER,
         "operator": "In",
@@ -223,12 +244,12 @@ def _job_spec(job: PodJob, backoff: int) -> Document:
     rules = [*([lost] if backoff else []), {"action": "FailJob", "onExitCodes": final}]
     return {
         "completionMode": "Indexed",
-        "completions": job.nodes,
-        "parallelism": job.nodes,
+        "completions": count,
+        "parallelism": count,
         "backoffLimit": backoff,
         **job.deadline,
         "podFailurePolicy": {"rules": rules},
-        "template": pod_template(job, master_name(job)).document(),
+        "template": pod_template(job, master_name(job), first=ranks[0] if ranks else None).document(),
     }
 
 
@@ -239,13 +260,17 @@ def _jobset_spec(job: PodJob) -> Document:
     """
     final = ["PodFailurePolicy", "DeadlineExceeded"]
     rules = [{"name": "final", "action": "FailJobSet", "onJobFailureReasons": final}]
-    replicated = {
-        "name": GROUP,
-        "replicas": 1,
-        "template": {"metadata": {"labels": {**job.labels, **TRAINER_LABEL}}, "spec": _job_spec(job, 0)},
-    }
+    metadata = {"labels": {**job.labels, **TRAINER_LABEL}}
+    replicated = [
+        {
+            "name": group,
+            "replicas": 1,
+            "template": {"metadata": metadata, "spec": _job_spec(job, 0, ranks if job.spec.launch.roles else None)},
+        }
+        for group, ranks in _groups(job).items()
+    ]
     return {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": job.name},
         "failurePolicy": {"maxRestarts": job.spec.recovery.retries, "rules": rules},
-        "replicatedJobs": [replicated],
+        "replicatedJobs": replicated,
     }

@@ -7,8 +7,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from allranks.cluster.schedulers import FIRST_NODE_RANK
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
+from allranks.settings.roles import main_spec, node_count
 from allranks.settings.secrets import is_secret_name
 
 from ..joining import gpu_count, join_variables, join_words
@@ -20,6 +22,7 @@ from .yamltext import Document
 CONTAINER = "node"
 RUN_LABEL = "allranks/run"
 ARCHIVE = "allranks.pyz"
+ROLES = "roles.toml"
 PROGRAM = "/opt/allranks"  # where the archive and the secret are mounted
 SECRET = "/opt/allranks-join"
 SCRATCH = "/tmp/allranks-runs"
@@ -48,7 +51,8 @@ class PodJob:
     @property
     def nodes(self) -> int:
         """How many pods."""
-        return self.spec.target.nodes or 1
+        roles = self.spec.launch.roles
+        return node_count(roles, self.spec.target.nodes) if roles else self.spec.target.nodes or 1
 
     @property
     def secret(self) -> str:
@@ -100,7 +104,7 @@ def rendered_name(spec: RunSpec) -> str:
     """
     if spec.places.name != RunSpec().places.name:
         return object_name(spec.places.name)
-    stem = object_name(program_name(spec).removesuffix(".py").removesuffix(".sh") or spec.places.name)
+    stem = object_name(program_name(main_spec(spec)).removesuffix(".py").removesuffix(".sh") or spec.places.name)
     settings = repr(
         (
             spec.launch.command,
@@ -109,6 +113,7 @@ def rendered_name(spec: RunSpec) -> str:
             spec.cloud.image,
             spec.cloud.gpus,
             spec.launch.workdir,
+            *spec.launch.roles,
         )
     )
     return f"{stem[: LONGEST_NAME - 7].strip('-')}-{hashlib.sha256(settings.encode()).hexdigest()[:6]}"
@@ -120,11 +125,20 @@ def object_name(name: str) -> str:
     return (kept if kept[:1].isalpha() else f"run-{kept}")[:LONGEST_NAME].strip("-")
 
 
-def pod_template(job: PodJob, master: str, rank: int | None = None) -> Template:
-    """Labels and spec of a pod. `master` is pod 0's own name; without `rank` the completion index tells the rank."""
+def pod_template(job: PodJob, master: str, rank: int | None = None, first: int | None = None) -> Template:
+    """Labels and spec of a pod. `master` is pod 0's own name; without `rank` the completion index tells the rank.
+
+    It counts from `first` in the replicated job of a role.
+    """
     settings = job.settings
     metadata = Metadata(labels=job.labels).adding(settings.pod_labels, settings.pod_annotations)
-    return Template(metadata, laid_over(_pod_spec(job, master, rank), settings.pod, "--pod: spec"))
+    place = {} if rank is None else {"NODE_RANK": str(rank)}
+    if first is not None:
+        place[FIRST_NODE_RANK] = str(first)
+    spec = _pod_spec(job, master, place)
+    if rank is not None:
+        spec["hostname"] = f"{job.name}-{rank}"
+    return Template(metadata, laid_over(spec, settings.pod, "--pod: spec"))
 
 
 def grace_seconds(spec: RunSpec) -> int:
@@ -132,25 +146,23 @@ def grace_seconds(spec: RunSpec) -> int:
     return max(SHORTEST_GRACE, math.ceil(spec.limits.stop_grace) + AFTER_GRACE)
 
 
-def _pod_spec(job: PodJob, master: str, rank: int | None) -> Document:
+def _pod_spec(job: PodJob, master: str, place: Mapping[str, str]) -> Document:
     spec: Document = {
         "restartPolicy": "Never",
         "subdomain": job.name,
         "terminationGracePeriodSeconds": grace_seconds(job.spec),
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
-        "containers": [_container(job, master, rank)],
+        "containers": [_container(job, master, place)],
         "volumes": _volumes(job),
     }
-    if rank is not None:
-        spec["hostname"] = f"{job.name}-{rank}"
     resource = gpu_resource(job.spec)
     if resource:
         spec["tolerations"] = [{"key": resource[0], "operator": "Exists", "effect": "NoSchedule"}]
     return spec
 
 
-def _container(job: PodJob, master: str, rank: int | None) -> Document:
+def _container(job: PodJob, master: str, place: Mapping[str, str]) -> Document:
     if job.spec.cloud.image is None:
         raise UsageError("--image is not set: name a container image that has Python and torch")
     if job.spec.launch.sync:
@@ -160,7 +172,7 @@ def _container(job: PodJob, master: str, rank: int | None) -> Document:
         "name": CONTAINER,
         "image": job.spec.cloud.image,
         "command": _command(job, master),
-        "env": environment(job, rank),
+        "env": environment(job, place),
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
@@ -179,6 +191,8 @@ def _container(job: PodJob, master: str, rank: int | None) -> Document:
 def _command(job: PodJob, master: str) -> list[str]:
     python = job.spec.launch.agent_python or "python3"
     where = ["--nnodes", str(job.nodes), "--master-addr", master, "--port", str(job.spec.target.join_port)]
+    if job.spec.launch.roles:
+        where += ["--roles", f"{PROGRAM}/{ROLES}"]
     # Else of a pod: it may have no place of its own.
     kept = job.spec.places.runs_dir != RunSpec().places.runs_dir and not job.stream
     words = [f"--runs-dir={job.spec.places.runs_dir if kept else SCRATCH}", *join_words(job.spec, job.name)]
@@ -187,12 +201,11 @@ def _command(job: PodJob, master: str) -> list[str]:
     return [_literal(word) for word in argv]
 
 
-def environment(job: PodJob, rank: int | None) -> list[Document]:
-    """List the container's variables; the node's rank where no completion index gives it."""
+def environment(job: PodJob, place: Mapping[str, str]) -> list[Document]:
+    """List the container's variables; `place` are those that say which node it is."""
     plain = {**join_variables(job.spec), **job.variables, **job.spec.launch.env}
     entries: list[Document] = [{"name": "ALLRANKS_TERMINATION_LOG", "value": TERMINATION_LOG}]
-    if rank is not None:
-        entries.append({"name": "NODE_RANK", "value": str(rank)})
+    entries += [{"name": name, "value": value} for name, value in place.items()]
     entries += [{"name": k, "value": _literal(plain[k])} for k in sorted(plain) if k not in job.hidden]
     refs = [{"secretKeyRef": {"name": job.secret_env, "key": name}} for name in job.hidden]
     return entries + [{"name": n, "valueFrom": r} for n, r in zip(job.hidden, refs, strict=True)]

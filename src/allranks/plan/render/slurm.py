@@ -9,6 +9,7 @@ from allranks.cluster.slurm_allocation import MADE_BY_ALLRANKS
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
 from allranks.settings.command_line import as_options
+from allranks.settings.roles import as_toml, main_role, main_spec, node_count
 from allranks.settings.secrets import is_secret_name
 
 from ..joining import unforced
@@ -31,6 +32,7 @@ OUTSIDE = (
 )
 
 
+ROLES_END = "END_OF_ROLES"
 NAMING_SECONDS = 60  # a run directory may take so long to be seen under its job's name on a node
 
 
@@ -92,8 +94,19 @@ def batch_script(request: RenderRequest, run_dir: str | None = None) -> str:
         "--config=/dev/null",
         f"--runs-dir={absolute(spec.places.runs_dir, request.workdir)}",
     ]
-    words += as_options(spec, "run", (*OUTSIDE, *unforced(spec)))
-    return "\n".join([*lines, "exec " + folded(words)]) + "\n"
+    words += as_options(of_the_command_line(spec), "run", (*OUTSIDE, *unforced(spec)))
+    if not spec.launch.roles or spec.launch.ray:
+        return "\n".join([*lines, "exec " + folded(words)]) + "\n"
+    command = folded([*words, "--roles=/dev/stdin"])
+    return "\n".join([*lines, f"exec {command} <<'{ROLES_END}'", as_toml(spec.launch.roles) + ROLES_END]) + "\n"
+
+
+def of_the_command_line(spec: RunSpec) -> RunSpec:
+    """Return the settings with the command of --ray back in them, which makes its roles again."""
+    if not spec.launch.ray:
+        return spec
+    driver = main_role(spec)
+    return spec.changed(command=(*shlex.split(driver.wrap), *driver.command), env={**spec.launch.env, **driver.env})
 
 
 def run_suffix(job: str) -> str:
@@ -103,17 +116,18 @@ def run_suffix(job: str) -> str:
 
 def job_name(spec: RunSpec) -> str:
     """--name, else the script's: what its owner looks for in the queue."""
-    name = spec.places.name if spec.places.name != RunSpec().places.name else program_name(spec) or spec.places.name
+    name = spec.places.name
+    if name == RunSpec().places.name:
+        name = program_name(main_spec(spec)) or name
     return "".join(c if c.isprintable() else "_" for c in name)
 
 
 def _directives(request: RenderRequest) -> list[str]:
     spec = request.spec
-    words = [
-        f"--job-name={job_name(spec)}",
-        f"--nodes={(spec.target.nodes or 1) + spec.recovery.spares}",
-    ]
-    if spec.launch.nproc is not None:
+    roles = spec.launch.roles
+    nodes = node_count(roles, spec.target.nodes) if roles else spec.target.nodes or 1
+    words = [f"--job-name={job_name(spec)}", f"--nodes={nodes + spec.recovery.spares}"]
+    if spec.launch.nproc is not None and not roles:
         words.append(f"--ntasks-per-node={spec.launch.nproc}")
     if spec.target.partition is not None:
         words.append(f"--partition={spec.target.partition}")
