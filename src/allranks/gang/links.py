@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from types import FrameType
@@ -82,8 +83,8 @@ class Member:
 class Beats:
     """Renews the leases of all nodes from a thread of its own, which touches no disk.
 
-    The loop may have to wait for one: no rank ends for it within MOST_HELD. `held_by` says where the loop was then. A
-    signal that comes meanwhile ends the ranks all the same: they have `stop_grace` seconds at the next one.
+    The loop may have to wait for one: no rank ends for it within MOST_HELD. `held_by` says where most beats found the
+    loop then. A signal that comes meanwhile ends the ranks all the same: they have `stop_grace` seconds at the next one.
     """
 
     def __init__(self, every: float, members: Callable[[], Iterable[Member]], stop_grace: float) -> None:
@@ -95,7 +96,12 @@ class Beats:
         self._beat_at = self._late_at = 0.0
         self._turned_at = 0.0
         self._loop_thread = threading.get_ident()
-        self.held_by = ""
+        self._found_at: Counter[str] = Counter()  # places of the loop's thread, while it is held
+
+    @property
+    def held_by(self) -> str:
+        """Return the module that holds the loop; empty where none was found."""
+        return max(tuple(self._found_at), key=self._found_at.__getitem__, default="")
 
     def start(self, on_error: Callable[[Exception], None], stop: Callable[[str, float], None]) -> None:
         """Begin, for the loop of this thread, which hears of an error, and first of a stop when it has been held."""
@@ -114,7 +120,7 @@ class Beats:
         beat_at = self._beat_at
         is_late = self._late_at >= self._turned_at or now - beat_at > self._every + LATE
         self._turned_at = now
-        self.held_by = ""
+        self._found_at.clear()
         self._stops = 0
         return not is_late
 
@@ -144,7 +150,8 @@ class Beats:
         if held > MOST_HELD:
             return
         if held > LATE:
-            self.held_by = _place(sys._current_frames().get(self._loop_thread))  # noqa: SLF001 the one way there is
+            place = _place(sys._current_frames().get(self._loop_thread))  # noqa: SLF001 the one way there is
+            self._found_at[place] += 1
         self._send(loop, PingOrder(time.time()))
 
     def _send(self, loop: asyncio.AbstractEventLoop, order: Order) -> None:
