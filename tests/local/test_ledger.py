@@ -28,7 +28,7 @@ def test_each_part_is_what_the_ranks_say(tmp_path: Path) -> None:
     """A slow start, a kill with lost steps, a rank that ignores SIGTERM for a while, and a second attempt."""
     run = run_program(
         tmp_path,
-        "--steps 40 --each 0.05 --slow-start 1 --save-every 10 --kill-at 27 --slow-end 1.5",
+        "--steps 40 --each 0.15 --slow-start 3 --save-every 10 --kill-at 27 --slow-end 4",
         *("--retries", "1", "--grace", "30s"),
     )
     document = run.result()
@@ -37,10 +37,11 @@ def test_each_part_is_what_the_ranks_say(tmp_path: Path) -> None:
     assert [min(moments.steps) for moments in attempts] == [0, 20]
     events, _ = RunDirectory(run.directory).read_lines()
     true = true_parts(events[0]["t"], attempts, (run.directory / "result.json").stat().st_mtime)
-    assert true["teardown"] > 1.5 and true["start"] > 2.0 and true["computed_twice"] > 0.3
+    assert true["teardown"] > 4 and true["start"] > 6 and true["useful"] > 5
     off = deviations(document["time_ledger"], true)
-    assert max(off.values()) <= 1, (off, document["time_ledger"], true)
     ledger = document["time_ledger"]
+    # Steps are looked at once a second, by a controller that may be late: no part of several seconds is lost or moved.
+    assert max(off.values()) <= 3 and ledger["computed_twice"] > 0, (off, ledger, true)
     assert document["goodput"] == pytest.approx(ledger["useful"] / ledger["wall"], abs=1e-3)
     assert ledger["slow_share"] is None
 
