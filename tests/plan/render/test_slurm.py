@@ -72,7 +72,7 @@ after = ["rollout"]
 
 def test_the_script_of_a_run_with_roles_has_them_in_it(tmp_path: Path) -> None:
     """bash gives them to allranks as they are, and they are read again."""
-    roles = resolve({}, {}, tomllib.loads(ROLES)).spec.launch.roles
+    roles = resolve({}, {}, tomllib.loads(ROLES), config_source="roles.toml").spec.launch.roles
     spec = SPECS["plain"].changed(command=(), nodes=None).with_roles(roles)
     text = batch_script(dataclasses.replace(request("plain"), spec=spec))
     assert "#SBATCH --nodes=4\n" in text and "#SBATCH --job-name=train.py\n" in text
@@ -81,11 +81,12 @@ def test_the_script_of_a_run_with_roles_has_them_in_it(tmp_path: Path) -> None:
     program.chmod(0o755)
     script = text.replace("/opt/allranks/bin/python", str(program)).replace("/home/me/work", str(tmp_path))
     done = subprocess.run(["/bin/bash", "-s"], input=script, capture_output=True, text=True, timeout=BOUND)
-    assert resolve({}, {}, tomllib.loads(done.stdout)).spec.launch.roles == roles, done.stderr
+    assert resolve({}, {}, tomllib.loads(done.stdout), config_source="roles.toml").spec.launch.roles == roles, done
 
 
 def test_the_script_of_a_run_with_ray_has_its_command_again() -> None:
-    spec = resolve({"ray": True, "command": ("python", "ppo.py", "--lr", "1")}, {}, {}).spec.changed(nodes=4)
+    options = {"ray": True, "command": ("python", "ppo.py", "--lr", "1"), "nodes": 4}
+    spec = resolve(options, {}, {}, config_source="").spec
     text = batch_script(dataclasses.replace(request("plain"), spec=spec))
     assert "#SBATCH --nodes=4\n" in text
     assert text.endswith("  --ray \\\n  -- \\\n  python \\\n  ppo.py \\\n  --lr \\\n  1\n"), text
