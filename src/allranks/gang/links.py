@@ -84,7 +84,7 @@ class Beats:
     """Renews the leases of all nodes from a thread of its own, which touches no disk.
 
     The loop may have to wait for one: no rank ends for it within MOST_HELD. `held_by` says where most beats found the
-    loop then. A signal that comes meanwhile ends the ranks all the same: they have `stop_grace` seconds at the next one.
+    loop then. A signal that comes meanwhile ends the ranks all the same: with `stop_grace` seconds from the next one.
     """
 
     def __init__(self, every: float, members: Callable[[], Iterable[Member]], stop_grace: float) -> None:
