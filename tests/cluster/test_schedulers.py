@@ -4,14 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from allranks.cluster.schedulers import HOST_FILES, SCHEDULERS, node_names, whereabouts
-from allranks.engines.joined import read_host_files
+from allranks.cluster.schedulers import SCHEDULERS, node_names, whereabouts
 from allranks.errors import UsageError
 
 SKY = {"SKYPILOT_NODE_RANK": "2", "SKYPILOT_NUM_NODES": "4", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n10.0.0.3",
        "SKYPILOT_NUM_GPUS_PER_NODE": "8"}  # fmt: skip
-
-NODE_FILE = "p1\np1\np2\np2\n"  # a line for each process
 
 
 @pytest.mark.parametrize(
@@ -28,21 +25,10 @@ NODE_FILE = "p1\np1\np2\np2\n"  # a line for each process
           "SLURM_STEP_NODELIST": "gpu[03-04]"}, {"node_rank": "1", "nodes": "2", "master_addr": "gpu03"}),
         ({"SLURM_STEP_NODELIST": "gpu[03-04]"}, {}),
         ({"JOB_COMPLETION_INDEX": "3"}, {"node_rank": "3"}),
-        ({"LSF_PM_TASKID": "2", "LSB_MCPU_HOSTS": "c01 8 c02 8 c03 8", "LSB_JOBID": "7"},
-         {"node_rank": "1", "nodes": "3", "master_addr": "c01"}),
-        ({"LSB_MCPU_HOSTS": "c01 8 c02 8"}, {}),
-        ({"JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "4", "JSM_NAMESPACE_LOCAL_SIZE": "1",
-          "LSB_MCPU_HOSTS": "batch 1 c01 42 c02 42"}, {"node_rank": "1", "nodes": "4"}),
-        ({"PBS_NODENUM": "1", "PBS_NODEFILE": "/var/spool/pbs/aux/7"},
-         {"node_rank": "1", "nodes": "2", "master_addr": "p1"}),
-        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PBS_NODENUM": "0"},
-         {"node_rank": "1", "nodes": "2"}),
-        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "FLUX_JOB_NNODES": "2", "FLUX_TASK_LOCAL_ID": "0",
-          "PMI_RANK": "1", "PMI_SIZE": "2"}, {"node_rank": "1", "nodes": "2"}),
     ],
 )  # fmt: skip
 def test_schedulers(environ, found):
-    assert whereabouts(environ, {"PBS_NODEFILE": NODE_FILE}) == found
+    assert whereabouts(environ) == found
 
 
 @pytest.mark.parametrize(
@@ -51,33 +37,23 @@ def test_schedulers(environ, found):
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, "ppr:1:node"),
         ({"SLURM_PROCID": "0", "SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, "--ntasks-per-node=1"),
         ({"PMI_RANK": "0", "MPI_LOCALNRANKS": "2"}, "-ppn 1"),
-        ({"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_LOCAL_SIZE": "6"}, "--rs_per_host 1"),
-        ({"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "8", "FLUX_JOB_NNODES": "2"}, "flux run --tasks-per-node=1"),
     ],
 )
 def test_several_processes_on_a_host_are_refused_with_the_way_to_have_one(environ, advice):
     with pytest.raises(UsageError, match=advice):
-        whereabouts(environ, {})
-
-
-def test_a_node_file_is_read_where_it_is(tmp_path):
-    """PBS has it on the first host alone."""
-    (tmp_path / "nodes").write_text(NODE_FILE)
-    assert read_host_files({"PBS_NODEFILE": str(tmp_path / "nodes")}) == {"PBS_NODEFILE": NODE_FILE}
-    assert read_host_files({"PBS_NODEFILE": str(tmp_path / "none")}) == read_host_files({}) == {}
-    assert HOST_FILES == ("PBS_NODEFILE",)
+        whereabouts(environ)
 
 
 def test_every_scheduler_says_how_its_hosts_are_written():
-    assert all(bool(one.hosts) == (one.form in ("words", "counts", "hostlist", "file")) for one in SCHEDULERS)
-    assert all(one.once for one in SCHEDULERS if one.local_size or one.per_host)
+    assert all(bool(one.hosts) == (one.form in ("words", "hostlist")) for one in SCHEDULERS)
+    assert all(one.once for one in SCHEDULERS if one.local_size)
 
 
 def test_names_of_nodes():
-    assert node_names(SKY, {}, "10.0.0.1", 4) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
-    assert node_names({"JOB_COMPLETION_INDEX": "0"}, {}, "train-0.train.ns.svc", 2) == ["train-0", "train-1"]
-    assert node_names({"SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "a[1-2]"}, {}, "a1", 2) == ["a1", "a2"]
-    assert node_names({}, {}, "h1", 2) == []
+    assert node_names(SKY, "10.0.0.1", 4) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    assert node_names({"JOB_COMPLETION_INDEX": "0"}, "train-0.train.ns.svc", 2) == ["train-0", "train-1"]
+    assert node_names({"SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "a[1-2]"}, "a1", 2) == ["a1", "a2"]
+    assert node_names({}, "h1", 2) == []
 
 
 def test_open_mpi_hands_the_join_secret_on_wherever_we_write_its_line():

@@ -68,13 +68,13 @@ def test_it_joins_the_others_and_ships(install) -> None:
     assert "site_licence" in plugins.all_checks() and set(built_in()) < set(plugins.all_checks())
     names = zipfile.ZipFile(io.BytesIO(bundle.node_zip(("site_licence", "proxy")))).namelist()
     assert "allranks/preflight/checks/site_licence.py" in names and "allranks/preflight/checks/proxy.py" in names
-    assert "allranks/preflight/checks/routes.py" not in names
+    assert "allranks/preflight/checks/limits.py" not in names
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (SOURCE.format(id="routes"), "has the ID of a check of allranks"),
+        (SOURCE.format(id="limits"), "has the ID of a check of allranks"),
         ("ID = 'x'\nGROUP = 'none'\nLEVEL = 'quick'\n", "GROUP 'none'"),
         ("ID = 'x'\nGROUP = 'host'\nLEVEL = 'quick'\n", "give it judge(request, facts_by_node)"),
         ("import not_there_at_all\n", "not_there_at_all"),

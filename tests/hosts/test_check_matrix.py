@@ -207,20 +207,6 @@ def test_a_third_of_packets_lost_on_one_link(check: Checker) -> None:
 # -- interfaces ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_second_default_route(check: Checker) -> None:
-    host = check.bed.host("h2")
-    host.add_interface("eth1", "172.16.7.2/24")
-    for device in ("eth0", "eth1"):
-        host.run(["ip", "route", "append", "default", "dev", device])
-    try:
-        assert ("routes", "h2", "warn") in check.found()
-    finally:
-        for _ in range(2):
-            host.run(["ip", "route", "del", "default"], check=False)
-    assert "eth0 and eth1" in check.message("routes")
-
-
 def node_variable(host: Host, name: str, value: str) -> None:
     """Set for ssh sessions on this host alone."""
     host.write_home("root", ".ssh/environment", f"{name}={value}\n")

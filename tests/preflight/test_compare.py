@@ -7,7 +7,6 @@ import pytest
 from allranks.preflight.check import read_check
 from allranks.preflight.compare import (
     Differs,
-    best_of_machines,
     by_odd_nodes,
     differences,
     median,
@@ -15,7 +14,7 @@ from allranks.preflight.compare import (
     split,
     unlike,
 )
-from allranks.preflight.typed_facts import Facts, Request
+from allranks.preflight.typed_facts import Request
 
 
 def nodes(*values: object) -> dict[str, object]:
@@ -131,8 +130,6 @@ def test_a_sentence_about_a_part_of_the_nodes() -> None:
     assert [d.message for d in odd] == ["eth0 on h0 runs at 10 (the other 2 run at 100)"]
 
 
-def test_the_best_node_of_a_machine_counts() -> None:
-    facts = {n: Facts({"identity": {"boot_id": boot}}) for n, boot in {"h0": "a", "h1": "a", "h2": "b"}.items()}
-    assert best_of_machines(facts, {"h0": 1.0, "h1": 3.0, "h2": 2.0}) == {"h1": 3.0, "h2": 2.0}
+def test_middle_values_and_lists() -> None:
     assert [median([]), median([3, 1, 2]), median([1, 2])] == [0.0, 2, 1.5]
     assert [some(["a", "b"], 2), some(["a", "b", "c"], 2)] == ["a, b", "a, b and 1 more"]

@@ -10,14 +10,14 @@ from allranks.report.page import check_page
 from allranks.runs.documents import PreflightDocument
 
 CHECKS = built_in()
-CHOSEN = [CHECKS["ports"], CHECKS["shm"], CHECKS["routes"]]
+CHOSEN = [CHECKS["ports"], CHECKS["shm"], CHECKS["limits"]]
 FOUND = [
     Finding("port-blocked", "fail", "no TCP connection from h1 to h3", "sudo ufw …", Where(node="h1", peer="h3"),
             ("h1 -> h3: timeout",), "ports"),
     Finding("shm-too-small", "warn", "/dev/shm on h2 has 64 KB", "", Where(node="h2"), (), "shm"),
-    Finding("routes", "unknown", "could not look at h4: no", "", Where(node="h4"), (), "routes"),
+    Finding("limits", "unknown", "could not look at h4: no", "", Where(node="h4"), (), "limits"),
 ]  # fmt: skip
-FACTS = {f"h{i}": {"pairs": {}, "routes": []} for i in (1, 2, 3)} | {"h4": {"pairs": {}, "routes": {"error": "no"}}}
+FACTS = {f"h{i}": {"pairs": {}, "limits": []} for i in (1, 2, 3)} | {"h4": {"pairs": {}, "limits": {"error": "no"}}}
 
 
 def rows() -> dict[str, dict[str, str]]:
@@ -28,10 +28,10 @@ def test_cells() -> None:
     assert rows() == {
         "ports": {"h1": "fail", "h2": "ok", "h3": "fail", "h4": "ok"},
         "shm": {"h1": "ok", "h2": "warn", "h3": "ok", "h4": "ok"},
-        "routes": {"h1": "ok", "h2": "ok", "h3": "ok", "h4": "unknown"},
+        "limits": {"h1": "ok", "h2": "ok", "h3": "ok", "h4": "unknown"},
     }
-    assert table({}, {"h1": {}}, [CHECKS["ports"], CHECKS["routes"]], []) == {
-        "ports": {"h1": "skipped"}, "routes": {"h1": "skipped"}
+    assert table({}, {"h1": {}}, [CHECKS["ports"], CHECKS["limits"]], []) == {
+        "ports": {"h1": "skipped"}, "limits": {"h1": "skipped"}
     }  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def test_a_column_a_node_where_it_fits() -> None:
         "        h1    h2    h3    h4",
         "ports   FAIL  ok    FAIL  ok",
         "shm     ok    warn  ok    ok",
-        "routes  ok    ok    ok    ?",
+        "limits  ok    ok    ok    ?",
     ]
     narrow = table_lines(rows(), CHECKS, 20, verbose=False, colour=False)
     assert narrow[0] == "ports   FAIL h1, h3 · 2 ok"
@@ -57,7 +57,7 @@ def test_findings_with_remedies_then_what_could_not_be_looked_at() -> None:
     lines = finding_lines(FOUND, colour=False, verbose=False)
     assert lines == [
         "FAIL no TCP connection from h1 to h3  [ports]", "     -> sudo ufw …", "warn /dev/shm on h2 has 64 KB  [shm]",
-        "?    could not look: routes (-v says more)",
+        "?    could not look: limits (-v says more)",
     ]  # fmt: skip
     assert "        h1 -> h3: timeout" in finding_lines(FOUND, colour=False, verbose=True)
     assert counts(FOUND, rows()) == "3 checks on 4 nodes: 1 failed, 1 warned, 1 could not look"
@@ -69,7 +69,7 @@ def test_every_check_is_counted_once() -> None:
     assert counts([], {"shm": {"h1": "ok"}, "limits": {"h1": "ok"}}) == "2 checks on 1 node: all ok"
     half = {"shm": {"h1": "ok", "h2": "ok"}, "gate": {"h1": "skipped", "h2": "skipped"}}
     assert counts([], half) == "2 checks on 2 nodes: 1 ok, 1 skipped"
-    some = {**half, "routes": {"h1": "skipped", "h2": "ok"}}
+    some = {**half, "limits": {"h1": "skipped", "h2": "ok"}}
     assert counts([], some) == "3 checks on 2 nodes: 2 ok, 1 skipped"
     warned = [Finding("shm", "warn", "small", check="shm"), Finding("disk-full", "warn", "full", check="shm")]
     assert counts(warned, half) == "2 checks on 2 nodes: 1 warned, 1 skipped"

@@ -1,19 +1,18 @@
 """What a process does below Python, read from /proc and by py-spy: no signal is sent, and nothing is written to it.
 
-The main thread's system call with its stack and instruction pointers is in /proc/PID/syscall (proc(5)); both that
-and /proc/PID/mem may be read by who may attach to the process (ptrace(2), PTRACE_MODE_ATTACH_FSCREDS).
+The main thread's system call with its stack and instruction pointers is in /proc/PID/syscall (proc(5)), which who may
+attach to the process may read (ptrace(2), PTRACE_MODE_ATTACH_FSCREDS).
 """
 
 from __future__ import annotations
 
 import os
-import struct
-from typing import BinaryIO, List, Optional, Tuple
+from typing import List, Optional
 
 from allranks.protocol.records import NamedTuple
 
 from .bounded_commands import run_command
-from .files import find_program, read_link, read_text
+from .files import find_program, read_text
 from .processes import command_line
 
 # System calls in which a program waits, by number (asm/unistd_64.h, asm-generic/unistd.h); others have only theirs.
@@ -62,9 +61,6 @@ AARCH64 = {
 CALLS = {"x86_64": X86_64, "aarch64": AARCH64}
 # A stop, as py-spy's for native frames, ends these early (signal(7), "Interruption ... by stop signals").
 ENDED_BY_STOP = ("epoll_wait", "epoll_pwait", "semtimedop", "rt_sigtimedwait")
-SCANNED = 16 << 10  # bytes of the stack that are looked through for return addresses
-# Libraries between a program's native code and the kernel, or between Python and that code.
-BETWEEN = ("libc.", "libc-", "libpthread", "ld-linux", "ld-musl", "libffi", "libpython", "_ctypes", "libm.", "librt")
 TEXT_LIMIT = 64 << 10
 
 
@@ -87,60 +83,6 @@ def position(pid: int) -> Position:
     if number >= 0:
         name = CALLS.get(os.uname().machine, {}).get(number, "system call %d" % number)
     return Position(name, int(words[-2], 16), int(words[-1], 16))
-
-
-def calling_library(pid: int, here: Position) -> Optional[str]:
-    """Find the innermost library on the stack that is neither C's nor Python's, by the first return address in one."""
-    code = _code_ranges(pid)
-    program = os.path.basename(read_link("/proc/%d/exe" % pid))
-    if not code or not here.stack:
-        return None
-    try:
-        with open("/proc/%d/mem" % pid, "rb", 0) as memory:
-            memory.seek(here.stack)
-            data = memory.read(SCANNED)
-            for (word,) in struct.iter_unpack("=Q", data[: len(data) // 8 * 8]):
-                path = _holder(code, word)
-                if path is None or not _is_after_call(memory, word):
-                    continue
-                name = os.path.basename(path)
-                if name == program or name.startswith("libpython"):
-                    return None  # Python itself called
-                if not name.startswith(BETWEEN):
-                    return name
-    except (OSError, ValueError):
-        pass
-    return None
-
-
-def _code_ranges(pid: int) -> List[Tuple[int, int, str]]:
-    ranges = []
-    for line in read_text("/proc/%d/maps" % pid, 4 << 20).splitlines():
-        words = line.split(None, 5)
-        if len(words) == 6 and "x" in words[1] and words[5].startswith("/"):
-            low, _, high = words[0].partition("-")
-            ranges.append((int(low, 16), int(high, 16), words[5]))
-    return ranges
-
-
-def _holder(code: List[Tuple[int, int, str]], address: int) -> Optional[str]:
-    return next((path for low, high, path in code if low < address < high), None)
-
-
-def _is_after_call(memory: BinaryIO, address: int) -> bool:
-    """Whether a call instruction ends at an address: then it is where a function returns to.
-
-    x86-64: E8 rel32, or FF /2 with two to seven bytes; AArch64: BL, BLR (the architectures' manuals)."""
-    memory.seek(address - 8)
-    before = memory.read(8)
-    if len(before) < 8:
-        return False
-    if os.uname().machine == "aarch64":
-        word = struct.unpack("<I", before[4:])[0]
-        return bool(word >> 26 == 0b100101 or word & 0xFFFFFC1F == 0xD63F0000)
-    if before[3] == 0xE8:
-        return True
-    return any(before[-n] == 0xFF and before[-n + 1] >> 3 & 7 == 2 for n in (2, 3, 6, 7))
 
 
 class NativeStacks(NamedTuple):

@@ -22,7 +22,7 @@ from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest
 from .dumping import dump
 from .files import append, read_link, read_text
 from .forked_tasks import Samples
-from .native import ENDED_BY_STOP, calling_library, position, py_spy
+from .native import ENDED_BY_STOP, position, py_spy
 from .processes import Process, read_process, stat_fields
 from .sockets import connections
 
@@ -36,7 +36,7 @@ READ = {"x86_64": "0", "aarch64": "63"}  # the number of the system call
 @omit_none
 class RankSample(NamedTuple):
     """One rank's: its stacks (`how`: asked, py-spy, signal) or why there are none; where it was silent, the system call
-    of its main thread and the library that made it; what /proc says; and what its flight recorder answered.
+    of its main thread; what /proc says; and what its flight recorder answered.
 
     `sockets` are its connections to other machines. `cpu` and `ready` in seconds (of work, and of waiting for a CPU),
     `io` in bytes, `file` is what the main thread is reading."""
@@ -46,7 +46,6 @@ class RankSample(NamedTuple):
     error: Optional[str] = None
     silent: Optional[bool] = None
     syscall: Optional[str] = None
-    library: Optional[str] = None
     signalled: Optional[bool] = None
     moved: Optional[str] = None
     state: Optional[str] = None
@@ -147,8 +146,7 @@ def from_outside(process: Process, silent: bool, last: bool, deadline: float) ->
     one = RankSample()
     if silent:
         here = position(process.pid)
-        library = calling_library(process.pid, here) if here.call else None
-        one = one._replace(silent=True, syscall=here.call or None, library=library)
+        one = one._replace(silent=True, syscall=here.call or None)
     native = silent and last and one.syscall not in ENDED_BY_STOP
     stacks = py_spy(process.pid, native, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
     if native and stacks.error:

@@ -14,7 +14,7 @@ import click
 from allranks import exitcodes
 from allranks.cluster.schedulers import whereabouts
 from allranks.engines import NotStarted
-from allranks.engines.joined import ENGINE, JoinLaunch, NodeResult, read_host_files
+from allranks.engines.joined import ENGINE, JoinLaunch, NodeResult
 from allranks.errors import UsageError
 from allranks.protocol.codec import document_line
 from allranks.report.live import choose_view
@@ -69,7 +69,7 @@ def command(
 def resolve_join(typed: Given, config: str | None, check_nodes: bool, suite: str | None) -> Resolved:
     """Resolve the settings of this node; the scheduler's variables fill in what was not set. Raise UsageError."""
     options = dict(typed)
-    for field, value in whereabouts(os.environ, read_host_files(os.environ)).items():
+    for field, value in whereabouts(os.environ).items():
         if options.get(field) is None:
             options[field] = value
     resolved = resolve_options(options, config)

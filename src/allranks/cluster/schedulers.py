@@ -15,11 +15,10 @@ from .hostlist import expand
 
 @dataclass(frozen=True)
 class Scheduler:
-    """The variables of one scheduler; `first` is the number of the first node.
+    """The variables of one scheduler.
 
     `size` counts its processes and `local_size` those on this host, `once` says how to have one a host. `hosts` holds
-    the hosts in the order of their ranks, `form` says how: words, counts (`h1 8 h2 8`), a hostlist, or the path of a
-    file with a host a line. `per_host`: processes on a host where no variable says it, as `size` over this one.
+    the hosts in the order of their ranks, `form` says how: words, or a hostlist.
     """
 
     name: str
@@ -29,8 +28,6 @@ class Scheduler:
     once: str = ""
     hosts: str = ""
     form: str = ""
-    first: int = 0
-    per_host: str = ""
 
 
 SKYPILOT = Scheduler(
@@ -46,7 +43,7 @@ SRUN = Scheduler(
     form="hostlist",
 )  # srun(1), "OUTPUT ENVIRONMENT VARIABLES"
 # The first whose rank is set counts. NODE_RANK stands first: who sets it means it. What a launcher sets for each
-# process stands above what a batch system sets for a job, and Flux above PMI, of which it sets the variables too.
+# process stands above what a batch system sets for a job.
 SCHEDULERS = (
     Scheduler("the environment", "NODE_RANK", "NNODES"),
     SKYPILOT,
@@ -57,46 +54,19 @@ SCHEDULERS = (
         "OMPI_COMM_WORLD_LOCAL_SIZE",
         "mpirun -x ALLRANKS_JOIN_SECRET --map-by ppr:1:node",
     ),  # docs.open-mpi.org, "Environment variables set for MPI applications"
-    # jsrun of LSF; its rank 0 need not be on the first host of LSB_MCPU_HOSTS, which is the batch host
-    # (lightning.fabric.plugins.environments.lsf).
-    Scheduler(
-        "jsrun",
-        "JSM_NAMESPACE_RANK",
-        "JSM_NAMESPACE_SIZE",
-        "JSM_NAMESPACE_LOCAL_SIZE",
-        "jsrun --rs_per_host 1 --tasks_per_rs 1",
-    ),
-    # flux-core src/shell/task.c; the hosts are in no variable: `flux hostlist local`.
-    Scheduler(
-        "Flux",
-        "FLUX_TASK_RANK",
-        "FLUX_JOB_SIZE",
-        once="flux run --tasks-per-node=1",
-        per_host="FLUX_JOB_NNODES",
-    ),
     Scheduler("MPICH or Intel MPI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "mpirun -ppn 1"),
     SRUN,
-    # LSF: blaunch numbers its tasks from 1 (PRRTE src/mca/ess/lsf: "LSF_PM_TASKID", -1); IBM Spectrum LSF 10.1,
-    # "Environment variables set for job execution": LSB_MCPU_HOSTS is "hostA 4 hostB 4".
-    Scheduler("LSF", "LSF_PM_TASKID", hosts="LSB_MCPU_HOSTS", form="counts", first=1),
-    # PBS: pbsdsh's tasks have the number of their host; PBS Professional Reference Guide, "PBS Environment Variables".
-    # The node file is on the first host alone.
-    Scheduler("PBS", "PBS_NODENUM", hosts="PBS_NODEFILE", form="file"),
     Scheduler("Kubernetes", "JOB_COMPLETION_INDEX"),
 )
 # Of the replicated job of a role, whose pods Kubernetes counts from 0: the node rank of its first (plan/render).
 FIRST_NODE_RANK = "ALLRANKS_FIRST_NODE_RANK"
-HOST_FILES = tuple(scheduler.hosts for scheduler in SCHEDULERS if scheduler.form == "file")
 
 
-def whereabouts(environ: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
-    """Read settings by field name (node_rank, nodes, master_addr, nproc) as far as the environment has them.
-
-    `files` has the texts of those that the variables of HOST_FILES name, by variable.
-    """
+def whereabouts(environ: Mapping[str, str]) -> dict[str, str]:
+    """Read settings by field name (node_rank, nodes, master_addr, nproc) as far as the environment has them."""
     settings: dict[str, str] = {}
     scheduler = _scheduler_of(environ)
-    hosts = _listed_nodes(environ, files)
+    hosts = _listed_nodes(environ)
     if scheduler is not None:
         _one_a_node(scheduler, environ)
         settings["node_rank"] = _node_rank(scheduler, environ)
@@ -112,9 +82,9 @@ def whereabouts(environ: Mapping[str, str], files: Mapping[str, str]) -> dict[st
     return settings
 
 
-def node_names(environ: Mapping[str, str], files: Mapping[str, str], master: str, count: int) -> list[str]:
+def node_names(environ: Mapping[str, str], master: str, count: int) -> list[str]:
     """Return the scheduler's names of its nodes, in the order of their ranks; empty where it has none."""
-    listed = _listed_nodes(environ, files)
+    listed = _listed_nodes(environ)
     if listed:
         return listed
     pod, _, _ = master.partition(".")
@@ -130,18 +100,15 @@ def _scheduler_of(environ: Mapping[str, str]) -> Scheduler | None:
 def _node_rank(scheduler: Scheduler, environ: Mapping[str, str]) -> str:
     """Count from 0. A text that is not a number stays as it is, and the setting refuses it."""
     text = environ[scheduler.rank].strip()
-    if not text.isdecimal() or int(text) < scheduler.first:
+    if not text.isdecimal():
         return text
     before = environ.get(FIRST_NODE_RANK, "")
-    return str(int(text) - scheduler.first + (int(before) if before.isdecimal() else 0))
+    return str(int(text) + (int(before) if before.isdecimal() else 0))
 
 
 def _one_a_node(scheduler: Scheduler, environ: Mapping[str, str]) -> None:
     name = scheduler.local_size
     text = environ.get(name, "").split("(")[0].split(",")[0]
-    if scheduler.per_host:
-        name = f"{scheduler.size} over {scheduler.per_host}"
-        text = _per_host(environ.get(scheduler.size, ""), environ.get(scheduler.per_host, ""))
     if text.isdecimal() and int(text) > 1:
         raise UsageError(
             f"{name}={text}: {scheduler.name} started {text} of these on this host. "
@@ -149,32 +116,21 @@ def _one_a_node(scheduler: Scheduler, environ: Mapping[str, str]) -> None:
         )
 
 
-def _per_host(processes: str, hosts: str) -> str:
-    """Return how many processes a host has, rounded up; empty where it is not known."""
-    if not (processes.isdecimal() and hosts.isdecimal() and int(hosts)):
-        return ""
-    return str(-(-int(processes) // int(hosts)))
-
-
-def _listed_nodes(environ: Mapping[str, str], files: Mapping[str, str]) -> list[str]:
+def _listed_nodes(environ: Mapping[str, str]) -> list[str]:
     scheduler = _scheduler_of(environ)
     for one in (SKYPILOT, scheduler, SRUN):
         if one is None or (one is SRUN and not environ.get(one.rank)):
             continue
-        hosts = _hosts(one, environ, files)
+        hosts = _hosts(one, environ)
         if hosts:
             return hosts
     return []
 
 
-def _hosts(scheduler: Scheduler, environ: Mapping[str, str], files: Mapping[str, str]) -> list[str]:
+def _hosts(scheduler: Scheduler, environ: Mapping[str, str]) -> list[str]:
     text = environ.get(scheduler.hosts, "")
     if scheduler.form == "hostlist":
         if not text:
             return []
         return expand(text)
-    if scheduler.form == "counts":
-        return list(dict.fromkeys(text.split()[::2]))
-    if scheduler.form == "file":
-        return list(dict.fromkeys(files.get(scheduler.hosts, "").split()))
     return text.split()

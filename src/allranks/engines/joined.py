@@ -9,13 +9,13 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster
-from allranks.cluster.schedulers import HOST_FILES, node_names
+from allranks.cluster.schedulers import node_names
 from allranks.errors import AllranksError
 from allranks.exitcodes import CTRL_C, NODE_FAILED
 from allranks.findings import Verdict
@@ -48,19 +48,7 @@ from .signals import SignalWatch
 OTHER_FIRST = ("staged", "pairs")  # suites whose groups may have another first node than node 0
 VERDICT_CONFIDENCE = 0.9
 LABEL = "join"  # before what a node says of the meeting
-HOST_FILE_LIMIT = 1 << 20  # bytes
 TERMINATION_LOG = "ALLRANKS_TERMINATION_LOG"
-
-
-def read_host_files(environ: Mapping[str, str]) -> dict[str, str]:
-    """Read the lists of hosts that a scheduler has left in files, by the variable; one that is not here is left out."""
-    texts = {}
-    for name in HOST_FILES:
-        path = environ.get(name)
-        if path:
-            with contextlib.suppress(OSError), open(path, "rb") as file:
-                texts[name] = file.read(HOST_FILE_LIMIT).decode("utf-8", "replace")
-    return texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,8 +139,7 @@ class CoordinatedMeeting:
 
     def __init__(self, spec: RunSpec, secret: JoinSecret, view: View) -> None:
         self._spec = spec
-        files = read_host_files(os.environ)
-        names = node_names(os.environ, files, spec.rendezvous.master_addr or "", spec.target.nodes or 1)
+        names = node_names(os.environ, spec.rendezvous.master_addr or "", spec.target.nodes or 1)
         self._meeting = Meeting(spec, hello_of(spec, 0, os.getcwd()), secret, names, partial(view.say, LABEL))
         self._signals = SignalWatch()
         self.opened_t = time.time()

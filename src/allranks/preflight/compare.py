@@ -248,30 +248,6 @@ def median(values: Iterable[float]) -> float:
     return 0.0
 
 
-def best_of_machines(facts_by_node: Nodes, values: Mapping[str, float]) -> Dict[str, float]:
-    """Keep the node with the largest value of each machine: those that share one are measured side by side."""
-    best: Dict[str, str] = {}
-    for node, value in values.items():
-        machine = facts_by_node[node].identity.boot_id or node
-        if value > values.get(best.get(machine, ""), -1.0):
-            best[machine] = node
-    return {node: values[node] for node in best.values()}
-
-
-def slow_machines(
-    facts_by_node: Nodes, speeds: Mapping[str, float], least: float, figure: str
-) -> Iterator[Tuple[str, str]]:
-    """Give nodes below this part of the median, and both figures in words, written with the template `figure`.
-
-    The best node of a machine counts.
-    """
-    best = best_of_machines(facts_by_node, speeds)
-    usual = median(best.values())
-    for node, speed in best.items():
-        if speed < least * usual:
-            yield node, f"{figure.format(speed)} (the median of the nodes is {figure.format(usual)})"
-
-
 # -- what nodes should have in common --------------------------------------------------------------
 
 

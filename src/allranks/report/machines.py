@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field
+from typing import NamedTuple
 
+from allranks.preflight.checks.gpu_driver import Driver
+from allranks.preflight.checks.gpu_model import Models
+from allranks.preflight.checks.ib_ports import PortState
+from allranks.preflight.checks.machine import Machine
+from allranks.preflight.checks.nic import InterfaceSpeed
+from allranks.preflight.checks.torch_build import Build
 from allranks.protocol.codec import decode_parts, spread
 from allranks.protocol.facts import InterfaceFacts, NcclFacts, SharedMemory
-from allranks.protocol.jsontext import Json
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.runs.documents import PreflightDocument, RunDocument
 from allranks.text import count_of, format_size, group, join_names, list_first, name_with
@@ -16,6 +21,8 @@ Rows = list[tuple[str, str]]
 
 LONGEST = 300
 SHOWN = 12  # interfaces, devices
+SYSTEM = ("os", "kernel", "libc")
+UNKNOWN = InterfaceSpeed(0)
 SCHEDULERS = {
     "Slurm": "SLURM_",
     "Kubernetes": "KUBERNETES_",
@@ -26,84 +33,21 @@ SCHEDULERS = {
 }
 
 
-# What checks have collected of a node, as far as a page shows it: JSON that other machines had a part in.
-
-
-@dataclass(frozen=True)
-class System:
-    """What the check `kernel` collects."""
-
-    os: str = ""
-    kernel: str = ""
-    libc: str = ""
-
-
-@dataclass(frozen=True)
-class TorchBuild:
-    """What the check `torch_build` collects."""
-
-    platform: str = ""
-    nccl: str | None = None
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What the checks `machine` and `container` collect."""
-
-    model: str = ""
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class GpuDriver:
-    """What the check `gpu_driver` collects."""
-
-    vendor: str = ""
-    driver: str = ""
-    cuda: str = ""
-
-
-@dataclass(frozen=True)
-class GpuModels:
-    """What the check `gpu_model` collects: how many of each model."""
-
-    models: Mapping[str, Json] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Nic:
-    """What the kernel knows of an interface; `speed` in Mbit/s."""
-
-    speed: int | None = None
-    mtu: int | None = None
-
-
-@dataclass(frozen=True)
-class RdmaPort:
-    """A port of an RDMA device."""
-
-    state: str = ""
-    rate: str = ""
-    layer: str = ""
-
-
 @spread("plan")
-@dataclass(frozen=True)
-class MachineFacts:
+class MachineFacts(NamedTuple):
     """A node: what a plan reads of it, and what checks have collected."""
 
-    plan: NodeFacts = field(default_factory=NodeFacts)
+    plan: NodeFacts = NodeFacts()
     hostname: str = ""
     cpu: int | None = None
-    shm: SharedMemory = field(default_factory=SharedMemory)
-    kernel: System = System()
-    machine: Kind = Kind()
-    container: Kind = Kind()
-    torch_build: TorchBuild = TorchBuild()
-    gpu_model: GpuModels = GpuModels()
-    gpu_driver: GpuDriver = GpuDriver()
-    nic: Mapping[str, Nic] = field(default_factory=dict)
-    ib_ports: Mapping[str, RdmaPort] = field(default_factory=dict)
+    shm: SharedMemory = SharedMemory()
+    kernel: Mapping[str, str] = {}
+    machine: Machine = Machine()
+    torch_build: Build = Build("")
+    gpu_model: Models = Models("", {})
+    gpu_driver: Driver = Driver("", "")
+    nic: Mapping[str, InterfaceSpeed] = {}
+    ib_ports: Mapping[str, PortState] = {}
 
     @property
     def linked(self) -> list[InterfaceFacts]:
@@ -133,15 +77,14 @@ def machine(facts: MachineFacts) -> Rows:
     count = "" if facts.cpu is None else count_of(facts.cpu, "CPU")
     memory = "" if facts.plan.mem.total is None else f"{format_size(facts.plan.mem.total)} memory"
     rows = [
-        ("system", _joined(facts.kernel.os, facts.kernel.kernel, facts.kernel.libc)),
+        ("system", _joined(*map(facts.kernel.get, SYSTEM))),
         ("machine", _joined(facts.machine.model, count, memory)),
-        ("container", facts.container.kind),
         ("Python", _joined(facts.plan.interpreter.version, facts.plan.interpreter.path)),
         ("torch", _joined(facts.plan.interpreter.torch, build.platform, build.nccl and f"NCCL {build.nccl}")),
         ("GPUs", _gpus(facts)),
         ("driver", _joined(driver.vendor, driver.driver, driver.cuda and f"CUDA {driver.cuda}")),
         ("/dev/shm", "" if facts.shm.bytes < 0 else format_size(facts.shm.bytes)),
-        ("network", _listed(_interface(one.name, facts.nic.get(one.name, Nic())) for one in facts.linked)),
+        ("network", _listed(_interface(one.name, facts.nic.get(one.name, UNKNOWN)) for one in facts.linked)),
         ("RDMA ports", _rdma(facts)),
         ("NCCL settings", _settings(facts.plan.nccl)),
     ]
@@ -172,19 +115,21 @@ def _gpus(facts: MachineFacts) -> str:
     return _joined(str(gpus.count_), *facts.gpu_model.models, "" if gpus.count_ else gpus.source)
 
 
-def _interface(name: str, nic: Nic) -> str:
+def _interface(name: str, nic: InterfaceSpeed) -> str:
     """Write an interface with its rate where that is known: `eth0 10 Gbit/s mtu 1500`."""
     words = [name]
-    if nic.speed is not None and nic.speed > 0:
+    if nic.speed > 0:
         words.append(f"{nic.speed / 1000:g} Gbit/s")
-    if nic.mtu is not None:
+    if nic.mtu > 0:
         words.append(f"mtu {nic.mtu}")
     return " ".join(words)
 
 
 def _rdma(facts: MachineFacts) -> str:
     """Write `mlx5_0/1 ACTIVE 400 Gb/sec (4X NDR) InfiniBand`, else the devices alone."""
-    ports = [" ".join([name, *filter(None, astuple(port))]) for name, port in facts.ib_ports.items()]
+    ports = [
+        " ".join([name, *filter(None, (port.state, port.rate, port.layer))]) for name, port in facts.ib_ports.items()
+    ]
     return _listed(ports or facts.plan.nccl.rdma) or "none"
 
 

@@ -123,43 +123,8 @@ def test_several_culprits() -> None:
     assert found == {("node-slow", "h2"), ("node-slow", "h7"), ("link-dead", "h1", "h4")}
 
 
-THIRD = Way(42e6, 100e-6, 400e-6)  # of GOOD's bandwidth
-CRAWL = Way(2.5e6, 100e-6, 400e-6)  # 20 Mbit/s
-
-
 def all_links(count: int, *slow_nodes: str) -> list[tuple[str, str]]:
     return [(node, other) for node in slow_nodes for other in names(count) if other != node]
-
-
-@pytest.mark.parametrize("count", [5, 8])
-@pytest.mark.parametrize(
-    ("nodes", "link"), [(("h1", "h2"), ("h1", "h2")), (("h1",), ("h1", "h4")), (("h1", "h2"), ("h2", "h5"))]
-)
-def test_a_slow_node_does_not_hide_a_slower_link_of_it(
-    count: int, nodes: tuple[str, ...], link: tuple[str, str]
-) -> None:
-    found = steady(measured(count, both(all_links(count, *nodes), THIRD) | both([link], CRAWL)))
-    assert answer(found.findings) == {*(("node-slow", node) for node in nodes), ("link-slow", *link)}
-    message = next(item.message for item in found.findings if item.id == "link-slow")
-    ends = " and ".join(node for node in nodes if node in link)
-    assert message.startswith(f"the link {link[0]}–{link[1]} is slow: 20 Mbit/s")
-    assert message.endswith(f". {ends} {'are' if ' and ' in ends else 'is'} slow elsewhere too, but less so")
-
-
-@pytest.mark.parametrize("way", [THIRD, LATE])
-def test_a_slow_node_does_not_hide_a_dead_link_of_it(way: Way) -> None:
-    found = steady(measured(8, both(all_links(8, "h1"), way) | both([("h1", "h4")], "timed out")))
-    assert answer(found.findings) == {("node-slow", "h1"), ("link-dead", "h1", "h4")}
-    assert "h1 is slow elsewhere too, but not dead" in found.findings[-1].message
-
-
-def test_a_network_below_the_floor_does_not_hide_a_slow_link() -> None:
-    found = steady(measured(8, both([("h1", "h3")], SLOW)), Floors(bandwidth=200e6))
-    assert answer(found.findings) == {("network-slow", *answer_nodes(found, "network-slow")), ("link-slow", "h1", "h3")}
-
-
-def answer_nodes(judgement: Judgement, finding_id: str) -> list[str]:
-    return [item.where.node for item in judgement.findings if item.id == finding_id and item.where.node]
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,8 @@ class StackSample:
     written; `state` as /proc has it; `file` is what it reads, if known.
 
     `counted` are numbers that grow with every collective; `recorder` is what `recorder.read_recording` reads.
-    `silent`: its thread that answers got no turn, so something holds the interpreter's lock; `syscall` and `library`
-    are what its main thread is in. `moved`: the call that the signal for its stack has ended early. `sockets` are its
+    `silent`: its thread that answers got no turn, so something holds the interpreter's lock; `syscall`
+    is what its main thread is in. `moved`: the call that the signal for its stack has ended early. `sockets` are its
     connections to other machines.
     """
 
@@ -115,7 +115,6 @@ class StackSample:
     io: int = 0
     silent: bool = False
     syscall: str = ""
-    library: str = ""
     moved: str = ""
     sockets: tuple[RankSocket, ...] = ()
 
@@ -183,11 +182,7 @@ def collective_of(stack: Stack) -> str:
 
 def _native(sample: StackSample) -> str:
     """Name the code below Python that holds the interpreter's lock of a rank."""
-    called = native_call(sample.text)
-    parts = [sample.library, called or sample.syscall]
-    if sample.library and sample.library in called:
-        parts = [called]
-    code = ", in ".join(part for part in parts if part) or _why(sample)
+    code = native_call(sample.text) or sample.syscall or _why(sample)
     return with_reason("not answering, in native code", code)
 
 

@@ -17,7 +17,6 @@ NODE_SHARE = 0.6
 FEWEST = 2  # peers: one bad pair is a link
 WRONG = 2  # a culprit is charged this for each good cell it would explain
 EVERYWHERE = 0.9  # of all cells: no culprit, but something common to all
-ALL_LINKS = "all other links"
 
 
 @dataclass(frozen=True)
@@ -25,18 +24,13 @@ class Culprit:
     """One explanation. `kind`: node, link or all.
 
     `nodes` is the node, both ends of the link, or all; `cells` are its bad cells, `fine` how many other
-    cells it has. `besides`: the culprits that explain a part of its figures, where it was named for what they leave.
+    cells it has.
     """
 
     kind: str
     nodes: tuple[str, ...] = ()
     cells: tuple[Cell, ...] = ()
     fine: int = 0
-    besides: tuple[str, ...] = ()
-
-    def place(self) -> tuple[str, tuple[str, ...]]:
-        """Give what two explanations of one place have in common."""
-        return self.kind, self.nodes
 
     def covers(self, cell: Cell) -> bool:
         """Tell whether a cell is one that the culprit spoils."""

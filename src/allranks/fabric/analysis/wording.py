@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from allranks.findings import Finding, Where
-from allranks.text import join_words
 
-from .blame import ALL_LINKS, Culprit
+from .blame import Culprit
 from .norms import BANDWIDTH, LATENCY, METRICS, TAIL, CellState, Metric, Norms, Symptom
 
 CHECK = "pairs"
@@ -57,7 +56,7 @@ def finding(facts: SentenceFacts) -> Finding:
         what = "slow"
         more = f" ({len(dead)} more are dead)" if dead else ""
         detail = ", ".join(filter(None, (_figure(facts, metric) for metric in METRICS)))
-    message = f"{_subject(facts)} is {what}{extent}{more}: {detail}{_note(facts, what)}"
+    message = f"{_subject(facts)} is {what}{extent}{more}: {detail}{_note(facts)}"
     return Finding(
         f"{kind}-{what}",
         "fail",
@@ -109,13 +108,8 @@ def _extent(culprit: Culprit) -> str:
     return f" with {bad} of {bad + culprit.fine} peers"
 
 
-def _note(facts: SentenceFacts, what: str) -> str:
-    """Write what else is at fault there, and does not explain it; or what tells a link from a node."""
-    besides = facts.culprit.besides
-    if besides:
-        verb = "are" if len(besides) > 1 or besides[0] == ALL_LINKS else "is"
-        less = "not dead" if what == "dead" else "less so"
-        return f". {join_words(natural(besides))} {verb} slow elsewhere too, but {less}"
+def _note(facts: SentenceFacts) -> str:
+    """Write what tells a link from a node."""
     if facts.culprit.kind != "link":
         return ""
     if len(facts.nodes) == 2:

@@ -192,15 +192,6 @@ LIMITS: Dict[str, Limit] = {
         ulimit="Max processes",
         used="nproc_used",
     ),
-    "core": Limit(
-        "limit of core files (ulimit -c)",
-        lambda load: 0,
-        remedy=f"set 'core' {CONF} as elsewhere",
-        ulimit="Max core file size",
-        column=0,
-        show=size,
-        is_compared=True,
-    ),
     "somaxconn": Limit(  # all ranks reach the master's store at once
         "net.core.somaxconn",
         lambda load: max(128, load.world),
@@ -210,10 +201,6 @@ LIMITS: Dict[str, Limit] = {
     "pid_max": Limit(
         "kernel.pid_max", safe_tasks, tasks_needed, setting="kernel.pid_max=4194304", used="tasks", is_compared=True
     ),
-    "threads_max": Limit(
-        "kernel.threads-max", safe_tasks, tasks_needed, setting="kernel.threads-max=1000000", used="tasks"
-    ),
-    "max_map_count": Limit("vm.max_map_count", lambda load: 65530, setting="vm.max_map_count=262144", is_compared=True),
     "pids": Limit(
         "cgroup limit of tasks (pids.max)",
         safe_tasks,
@@ -255,8 +242,6 @@ CGROUP_FILES = {"pids": "pids.max", "memory": "memory.limit_in_bytes"}  # by con
 SYSCTLS = {
     "somaxconn": "net/core/somaxconn",
     "pid_max": "kernel/pid_max",
-    "threads_max": "kernel/threads-max",
-    "max_map_count": "vm/max_map_count",
     "conntrack": "net/netfilter/nf_conntrack_max",
     "conntrack_used": "net/netfilter/nf_conntrack_count",
 }
