@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from allranks.protocol.codec import decode_parts, encode, omit_empty
+from allranks.protocol.codec import omit_empty
 from allranks.settings.runspec import Limits
 
 from .directory import STATES, RunCondition, RunDirectory
-from .documents import ORPHANED, OVER, RunDocument, RunProgress
+from .documents import ORPHANED, OVER, RunDocument, RunProgress, StatusDocument
 
 
 class BriefVerdict(NamedTuple):
@@ -49,49 +49,6 @@ class RunBrief(NamedTuple):
     roles: Mapping[str, int] = {}
 
 
-class _RunNode(NamedTuple):
-    """A node of run.json: without a rank among the nodes it is a spare."""
-
-    node_rank: int | None = None
-    role: str = ""
-
-
-class _Beginning(NamedTuple):
-    """The part of run.json that is read."""
-
-    started: float = 0.0
-    nodes: tuple[_RunNode, ...] = ()
-
-    @property
-    def gang_size(self) -> int:
-        """Count the nodes with ranks; all of them where none says so."""
-        ranked = [place for place in self.nodes if place.node_rank is not None]
-        return len(ranked or self.nodes)
-
-    @property
-    def roles(self) -> dict[str, int]:
-        """Count the nodes of each role; a plain run has none."""
-        return dict(Counter(node.role for node in self.nodes if node.role))
-
-
-class _Attempt(NamedTuple):
-    step: int | None = None
-
-
-class _Time(NamedTuple):
-    total: float | None = None
-
-
-class _End(NamedTuple):
-    """The part of result.json that is read."""
-
-    exit: int | None = None
-    verdict: BriefVerdict | None = None
-    attempts: tuple[_Attempt, ...] = ()
-    timing: _Time = _Time()
-    goodput: float | None = None
-
-
 def is_over(run: RunDirectory) -> bool:
     """Tell whether a run has a result, from whether the file is there."""
     return (run.path / "result.json").is_file() or run.has_ended
@@ -99,46 +56,42 @@ def is_over(run: RunDirectory) -> bool:
 
 def read_brief(run: RunDirectory) -> RunBrief:
     """Read what a list shows of a run."""
-    beginning = run.read_part("run.json", _Beginning) or _Beginning()
-    end = run.read_part("result.json", _End)
-    if end is None or end.exit is None:  # there is none, or it is damaged and the events have the exit code
-        result = run.read_result()
-        if result is None:
-            return _of_status(run, beginning)
-        end = decode_parts(_End, encode(result))
-    return RunBrief(
+    beginning = run.read_run()
+    roles = Counter(node.role for node in beginning.nodes if node.role)
+    brief = RunBrief(
         run.name,
         str(run.path),
-        STATES.get(end.exit or 0, "failed"),
-        beginning.gang_size,
+        "",
+        len(beginning.gang),
+        started=beginning.started or 0.0,
+        roles=roles,
+    )
+    end = run.read_result()
+    if end is None:
+        state, status, end = run.condition()
+        if end is None:
+            return _of_status(brief, state, status)
+    verdict = end.verdict
+    return brief._replace(
+        state=STATES.get(end.exit, "failed"),
         step=end.attempts[-1].step if end.attempts else None,
         goodput=end.goodput,
-        started=beginning.started,
         seconds=end.timing.total,
         exit=end.exit,
-        verdict=end.verdict,
-        roles=beginning.roles,
+        verdict=None if verdict is None else BriefVerdict(verdict.cause, verdict.finding.message, verdict.confidence),
     )
 
 
-def _of_status(run: RunDirectory, beginning: _Beginning) -> RunBrief:
-    """Read a run without a result: its state may be that of a controller that has ended."""
-    state, status, result = run.condition()
-    if result is not None:  # it has ended in this moment
-        return read_brief(run)
+def _of_status(brief: RunBrief, state: str, status: StatusDocument) -> RunBrief:
+    """Add to a run without a result: its state may be that of a controller that has ended."""
     progress = RunProgress.of(status.nodes)
-    return RunBrief(
-        run.name,
-        str(run.path),
-        state,
-        beginning.gang_size,
+    return brief._replace(
+        state=state,
         ranks=status.world_size,
         step=progress.step,
         total_steps=progress.total,
         rate=progress.rate if state not in (*OVER, ORPHANED) else None,
         goodput=status.goodput,
-        started=beginning.started,
-        roles=beginning.roles,
     )
 
 
