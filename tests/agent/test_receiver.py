@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.tree_archives import Member, Node, listing, make_node_dir, order_of, tar_of
+from tests.agent.tree_archives import Member, Node, land, listing, make_node_dir, order_of, tar_of
 from tests.interpreters import OLDEST
 
 from allranks.agent import node_directory as nodedir
@@ -160,6 +161,30 @@ def test_a_task_that_was_ended(node_dir: Path) -> None:
     assert "did not finish" in node.last["error"]
     nodedir.remove(str(node_dir))
     assert not node_dir.exists()
+
+
+@pytest.mark.parametrize("kind", ["setuid", "world-writable"])
+def test_no_more_permissions_than_ours(kind: str, node_dir: Path) -> None:
+    data = tar_of(Member("a/b", b"x", mode=0o6777 if kind == "setuid" else 0o666))
+    assert land(node_dir, data, order_of(data))["files"] == 1
+    mode = (node_dir / "tree/a/b").stat().st_mode & 0o7777
+    assert mode == (0o700 if kind == "setuid" else 0o600)
+    assert (node_dir / "tree/a").stat().st_mode & 0o7777 == 0o700
+
+
+@pytest.mark.parametrize("kind", ["changed", "cut", "no tar", "no gzip"])
+def test_a_damaged_archive(kind: str, node_dir: Path) -> None:
+    """A changed byte is seen by its sha256; what was made badly on purpose by the reader."""
+    data = tar_of(*(Member(f"f{n}", os.urandom(1000)) for n in range(50)))
+    order = order_of(data)
+    if kind == "changed":
+        data = data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
+    else:
+        data = {"cut": data[: len(data) // 2], "no tar": gzip.compress(os.urandom(2000)), "no gzip": bytes(5000)}[kind]
+        order = order_of(data)
+    answer = land(node_dir, data, order)
+    assert ("arrived damaged" if kind == "changed" else "the archive cannot be read") in answer["error"]
+    assert sorted(os.listdir(node_dir)) == ["outputs", "spool"]
 
 
 # -- room ----------------------------------------------------------------------------------------------

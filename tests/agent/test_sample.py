@@ -159,7 +159,7 @@ def test_without_py_spy_the_helper_thread_takes_the_stack(start: Any, no_py_spy:
     assert "text" not in first, "a first look sends nothing"
     found = judged(rank, first, second)
     assert found.kind is ActivityKind.ELSEWHERE and str(found.at) == "train.py:14 in step"
-    assert found.why.startswith("not answering, in native code: slow.") and "clock_nanosleep" in found.why
+    assert found.why == "not answering, in native code: clock_nanosleep"
     for _ in range(3):
         rank.look("dump")
     assert second["sent"] == [] and "moved" not in second and rank.is_undisturbed()

@@ -227,13 +227,6 @@ def test_accuracy_with_few_nodes(count: int) -> None:
     assert accuracy(range(60), count, clean=True)[:2] == (60, 0)
 
 
-@pytest.mark.parametrize("link", [("h1", "h2"), ("h2", "h5")])
-def test_accuracy_with_two_slow_nodes_and_a_slower_link(link: tuple[str, str]) -> None:
-    faults = [Fault("third", ("h1",)), Fault("third", ("h2",)), Fault("crawl", link)]
-    found = [answer(Cluster(seed, names(8), faults).judged().findings) for seed in range(30)]
-    assert sum(item == {("node-slow", "h1"), ("node-slow", "h2"), ("link-slow", *link)} for item in found) >= 27
-
-
 @pytest.mark.parametrize("what", ["limit", "delay", "loss"])
 def test_accuracy_with_two_nodes_of_one_fault(what: str) -> None:
     """The link between them is worse than their others and no fault of its own."""
