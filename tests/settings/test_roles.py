@@ -163,3 +163,8 @@ def test_the_number_of_nodes_is_the_sum_where_none_is_asked_for() -> None:
     assert node_count(spec_from(WRITTEN[1]).launch.roles, None) == 3
     with pytest.raises(UsageError, match="the roles need 3 nodes"):
         node_count(spec_from(WRITTEN[1]).launch.roles, 2)
+
+
+def test_what_is_refused_names_the_file_of_the_roles() -> None:
+    with pytest.raises(UsageError, match=r"^mine\.toml: \[roles\.rollout\]: 'redy' is not a key of a role"):
+        spec_from(TWO.replace("ready =", "redy ="), roles_file="mine.toml")

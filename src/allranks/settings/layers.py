@@ -183,6 +183,7 @@ def _roles(values: Mapping[str, Json], tables: Json, source: str, peeled: Peeled
         source = "--role"
         roles = settled(read_role_lines(lines), source)
     elif tables is not None:
+        source = str(values.get("roles_file") or source)
         roles = settled(read_roles(tables, source), source)
     else:
         return ()

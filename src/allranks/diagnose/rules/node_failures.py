@@ -278,6 +278,10 @@ ABSENT = (
     "run `ls -ld {path}` on {nodes}, then name another with --workdir, --python or --prelude, or copy it there: "
     "`run --sync` ships this directory"
 )
+NOT_ON_PATH = (
+    "run `command -v {path}` on {nodes}. Where that finds nothing, install it there, or activate its environment with "
+    "--prelude"
+)
 _PATH = re.compile(r"could not (?:enter the working directory|run) (.{1,1000}?): ")
 _RANK = re.compile(r"^rank (\d+) ")
 
@@ -290,7 +294,8 @@ def start_failed(incident: Incident) -> Candidate | None:
     first = faults[0]
     what = _without_rank(first)
     nodes = list(dict.fromkeys(f.node for f in faults if _without_rank(f) == what))
-    paths = _PATH.findall(first.fact.message)
+    path = "".join(_PATH.findall(first.fact.message)[:1]) or "PATH"
+    fix = ABSENT if "/" in path or path == "PATH" else NOT_ON_PATH
     who = name_nodes(nodes)
     where = Where()
     rank = _RANK.match(first.fact.message)
@@ -306,7 +311,7 @@ def start_failed(incident: Incident) -> Candidate | None:
         f"{who} {what}",
         confidence=0.95,
         t=first.t or None,
-        remedy=ABSENT.format(path="".join(paths[:1]) or "PATH", nodes=name_nodes(nodes)),
+        remedy=fix.format(path=path, nodes=name_nodes(nodes)),
         where=where,
         evidence=tuple(one_line(f"{f.node}: {f.fact.message}") for f in faults[:3]),
         culprits=incident.ranks_of(nodes),
