@@ -108,7 +108,7 @@ $(RAY)/.done: $(VENV)/.test
 	touch $@
 
 test-ray: $(RAY)/.done system
-	ALLRANKS_RAY_PYTHON=$(CURDIR)/$(RAY)/bin/python $(PYTEST) tests/hosts/test_ray.py
+	ALLRANKS_RAY_PYTHON=$(CURDIR)/$(RAY)/bin/python $(PYTEST) tests/hosts/test_ray.py tests/slurm/test_slurm_ray.py
 
 $(VENV)/.release: $(VENV)/.test
 	$(PIP) -e '.[release]'
