@@ -8,6 +8,7 @@
     │   └── SeveralRuns           2   the name that was given is that of several
     ├── NodeError                 4   a node, a link or a service failed
     │   └── TransportError        4   a node could not be reached
+    ├── RunIsElsewhere            4   the run that is meant is on another machine
     └── Interrupted               130 / 143
 
 Any other exception that leaves a command is a defect of allranks: exit code 70, cause `internal-error`.
@@ -60,6 +61,24 @@ class NodeError(AllranksError):
 
 class TransportError(NodeError):
     """A node could not be reached."""
+
+
+class RunIsElsewhere(AllranksError):
+    """The run that is meant is on `host`; `directory` is known of one that was started from here.
+
+    `wanted`: how the command line names it. `ssh_options`: with which it was started.
+    """
+
+    def __init__(
+        self, host: str, wanted: str | None, directory: str | None = None, ssh_options: Sequence[str] = ()
+    ) -> None:
+        super().__init__(
+            f"the run is on {host}: {directory or wanted or 'the newest'}\nhint: allranks attach --on {host}"
+        )
+        self.host = host
+        self.wanted = wanted
+        self.directory = directory
+        self.ssh_options = tuple(ssh_options)
 
 
 class Interrupted(AllranksError):

@@ -25,11 +25,12 @@ def own_command() -> tuple[str, ...]:
 
     `-m` alone would import from the working directory, where another user may have put a `secrets.py`.
     """
-    if unpacked_archive() is None and sys.version_info >= (3, 11):
+    script = os.path.realpath(sys.argv[0])
+    if unpacked_archive() is not None or os.path.dirname(script) == str(HOME):  # the latter: engines.elsewhere
+        return (sys.executable, script)
+    if sys.version_info >= (3, 11):
         return (sys.executable, "-P", "-m", "allranks")
-    if unpacked_archive() is None:
-        return (sys.executable, "-c", WITHOUT_THE_DIRECTORY)
-    return (sys.executable, os.path.realpath(sys.argv[0]))
+    return (sys.executable, "-c", WITHOUT_THE_DIRECTORY)
 
 
 def hold_archive() -> None:

@@ -7,7 +7,7 @@ from allranks.report.live import choose_view
 from .chosen_run import find_run
 
 
-def command(run: str | None, runs_dir: str | None, take_over: bool, quiet: bool, json_: bool) -> int:
+def command(run: str | None, on: str | None, runs_dir: str | None, take_over: bool, quiet: bool, json_: bool) -> int:
     """Follow a run, or take it over."""
     # Imported late: `attach --help` needs no engine.
     from allranks.engines.following import FollowedRun, OnCtrlC, follow_run
@@ -16,7 +16,7 @@ def command(run: str | None, runs_dir: str | None, take_over: bool, quiet: bool,
     from .follow import follow_to_end, print_end
     from .outlets import Outlets
 
-    directory = find_run(run, runs_dir)
+    directory = find_run(run, runs_dir, on, prefers_here=take_over)
     view = choose_view(json_, quiet=quiet, began=directory.started or None)
     result = directory.read_result()
     if result is not None:

@@ -12,8 +12,9 @@ from typing import TypeVar
 import click
 
 from allranks.engines import lives
-from allranks.errors import SeveralRuns
-from allranks.runs.directory import RunDirectory
+from allranks.errors import RunIsElsewhere, RunNotFound, SeveralRuns
+from allranks.runs.directory import STAMP, RunDirectory
+from allranks.runs.known_directories import RunElsewhere, runs_elsewhere
 from allranks.settings.layers import resolve
 from allranks.text import count_of
 
@@ -43,18 +44,52 @@ def _only(values: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]
     return {name: values[name] for name in names if name in values}
 
 
-def find_run(wanted: str | None, runs_dir: str | None) -> RunDirectory:
-    """Return the run that was named, or the newest."""
-    return find_in(runs_directory(runs_dir), wanted)
+def find_run(
+    wanted: str | None, runs_dir: str | None, on: str | None = None, prefers_here: bool = False
+) -> RunDirectory:
+    """Return the run that was named, or the newest. Raise RunIsElsewhere for one `on` another host."""
+    if on is not None:
+        raise RunIsElsewhere(on, wanted)
+    return find_in(runs_directory(runs_dir), wanted, prefers_here)
 
 
-def find_in(directory: Path, wanted: str | None) -> RunDirectory:
-    """Return the run of a runs directory that was named, or the newest."""
+def find_in(directory: Path, wanted: str | None, prefers_here: bool = False) -> RunDirectory:
+    """Return the run of a runs directory that was named, or the newest.
+
+    Raise RunIsElsewhere where that has its controller on another machine, and was started from here. `prefers_here`:
+    unless its directory is here too.
+    """
     try:
-        return RunDirectory.find(directory, wanted, lives)
+        found = RunDirectory.find(directory, wanted, lives)
     except SeveralRuns as several:
         runs = [RunDirectory(Path(path), lives) for path in several.paths]
         raise SeveralRuns(with_choices(str(several), runs), several.paths) from None
+    except RunNotFound:
+        elsewhere = _elsewhere(directory, wanted)
+        if elsewhere is None:
+            raise
+    else:
+        elsewhere = _elsewhere(directory, None if wanted is None else found.name)
+        if elsewhere is None or _is_here(found, elsewhere, prefers_here):
+            return found
+    raise RunIsElsewhere(elsewhere.host, wanted, elsewhere.directory, elsewhere.ssh_options)
+
+
+def _is_here(found: RunDirectory, elsewhere: RunElsewhere, prefers_here: bool) -> bool:
+    """Whether what was found here is meant. It may be the same run, on a disk that both machines have."""
+    if elsewhere.run != found.name:
+        return elsewhere.started < found.started
+    return prefers_here or found.has_ended or found.controller_alive()
+
+
+def _elsewhere(directory: Path, wanted: str | None) -> RunElsewhere | None:
+    """Return the newest run on another machine of this name, or the newest that this directory would have."""
+    runs = runs_elsewhere(os.environ)
+    if wanted is None:
+        meant = [run for run in runs if run.runs_dir == os.path.abspath(directory)]
+    else:
+        meant = [run for run in runs if wanted in (run.run, STAMP.sub("", run.run), run.directory)]
+    return meant[-1] if meant else None
 
 
 def with_choices(sentence: str, runs: Sequence[RunDirectory]) -> str:

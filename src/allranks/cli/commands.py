@@ -18,6 +18,8 @@ QUIET_FINDINGS = quiet("print what is wrong, and nothing else")
 QUIET_FAILURES = quiet("print only what failed")
 COMMAND_HELP = "train.py …, -m PACKAGE.MODULE …, or any program. What follows it is the program's"
 
+ON = SettingRow("on", text("a host that ssh reaches", "HOST"), "host that has the run, over ssh", complete="hosts")
+
 RUN_COMMAND = Declared(
     "run",
     "Start training on every node, watch it, and end all of it if any part fails.",
@@ -139,6 +141,7 @@ STATUS = Declared(
     arguments=(RUN,),
     options=(
         SettingRow("watch", FLAG, "show it again every second until the run ends"),
+        ON,
         quiet("print the state of the run alone"),
         RUNS_DIR,
         SettingRow("json_", FLAG, "print JSON. With --watch a line each second", options="--json"),
@@ -219,6 +222,7 @@ LOGS = Declared(
         ),
         SettingRow("metrics", FLAG, "metrics lines instead of output"),
         SettingRow("no_fold", FLAG, "show identical lines of all ranks"),
+        ON,
         RUNS_DIR,
         SettingRow("json_", FLAG, "a JSON object a line", options="--json"),
     ),
@@ -231,6 +235,7 @@ ATTACH = Declared(
     arguments=(RUN,),
     options=(
         SettingRow("take_over", FLAG, "replace a controller that lives. It then follows the run"),
+        ON,
         QUIET_RUN,
         RUNS_DIR,
         AS_JSON,
@@ -251,6 +256,7 @@ STOP = Declared(
         SettingRow("save", FLAG, "ranks save at one step first, at SIGUSR1 or where they call should_save"),
         SettingRow("now", FLAG, "no time for ranks to save"),
         SettingRow("stop_grace", duration(0), "time from SIGTERM to SIGKILL [default: the run's own]"),
+        ON,
         QUIET_FAILURES,
         RUNS_DIR,
         AS_JSON,

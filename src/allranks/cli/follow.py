@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 import click
 
 from allranks import exitcodes
-from allranks.engines.following import StartedRun
+from allranks.engines.following import Launched, StartedRun
 from allranks.errors import AllranksError
 from allranks.protocol.codec import document_line, omit_none
 from allranks.protocol.messages import StartedMessage
@@ -24,6 +24,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
 from allranks.runs.opening import take_control
 from allranks.runs.view import View
+from allranks.settings.runspec import Output
 from allranks.text import format_duration
 from allranks.unpacked import hold_archive, remove_archive
 
@@ -73,15 +74,20 @@ def leave_page(run: RunDirectory, code: int, json_: bool) -> None:
         sys.stdout.write(f"page {page}\n")
 
 
-def detach(started: StartedRun, view: View, outlets: Outlets, fold: bool, quiet: bool, json_: bool) -> int:
-    """Leave a run: to its Slurm job, else to a daemon that follows it with its outlets. Return the exit code."""
+def detach(started: StartedRun, view: View, outlets: Outlets, output: Output, quiet: bool, json_: bool) -> int:
+    """Leave a run: to its Slurm job, else to a daemon that follows it with its outlets. Return the exit code.
+
+    With --controller alone this process then shows the run to its end.
+    """
     run = started.run
     assert run is not None  # `join` has no --detach
     if started.job is None:
         hold_archive()
         pid = os.fork()
         if pid == 0:
-            _follow_as_daemon(started, run, outlets, fold)
+            _follow_as_daemon(started, run, outlets, output.fold)
+        if not output.detach:
+            return follow_to_end(Launched(run, view, pid), view, json_)
         if started.awaits_ranks:
             result = _await_ranks(run, pid, view)
             if result is not None:
@@ -168,6 +174,6 @@ def print_detached(run: RunDirectory, quiet: bool, json_: bool, job: str | None 
     what = f"submitted job {job}" if job is not None else "detached"
     click.echo(f"{what}: allranks status {run.name} · logs -f · attach · stop")
     document = run.read_run()
-    if job is None and not document.engine:
+    if job is None and not document.engine and not document.spec.get("controller"):
         lease = format_duration(saved_limit(document, "lease"))
         click.echo(f"keep this machine awake: nodes that hear nothing from it for {lease} end their ranks")

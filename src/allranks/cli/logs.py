@@ -48,12 +48,13 @@ def command(
     tail: int | None,
     metrics: bool,
     no_fold: bool,
+    on: str | None,
     runs_dir: str | None,
     json_: bool,
 ) -> int:
     """Show output, or metrics."""
     refuse_contradictions(grep, since, until, follow, metrics)
-    run_dir = find_run(run, runs_dir)
+    run_dir = find_run(run, runs_dir, on)
     settle(run_dir, time.time())
     nodes = _chosen_nodes(run_dir, node)
     if role:

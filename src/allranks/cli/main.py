@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import allranks
 from allranks import early, exitcodes
-from allranks.errors import REPORT_TO, AllranksError
+from allranks.errors import REPORT_TO, AllranksError, RunIsElsewhere
 from allranks.exitcodes import INTERNAL
 
 from . import streams
@@ -155,6 +155,8 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
         command = load(verb)
         with command.make_context(f"allranks {verb}", list(words), obj=asked) as context:
             return int(command.invoke(context) or exitcodes.DONE)
+    except RunIsElsewhere as run:
+        return _say_there(verb, words, run, asked.as_json)
     except AllranksError as error:
         return _fail(str(error), error.exit_code, asked.as_json)
     except KeyboardInterrupt:
@@ -182,6 +184,18 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
         return _fail(f"{message}\nhint: {hint}", exitcodes.USAGE, asked.as_json)
     except Exception as error:
         return _failed_itself(error, asked.as_json)
+
+
+def _say_there(verb: str, words: Sequence[str], run: RunIsElsewhere, as_json: bool) -> int:
+    """Say a verb on the machine that has the run, and return its exit code."""
+    from allranks.engines.elsewhere import say_there, words_there  # imported late: most runs are here
+
+    try:
+        return say_there(verb, words_there(words, run), run.host, run.ssh_options)
+    except AllranksError as error:
+        return _fail(str(error), error.exit_code, as_json)
+    except KeyboardInterrupt:
+        return _fail("interrupted", exitcodes.CTRL_C, as_json)
 
 
 def _needs_linux(verb: str) -> str:

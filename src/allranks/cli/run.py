@@ -8,6 +8,7 @@ import click
 
 from allranks import exitcodes
 from allranks.engines import NotStarted, engine_for
+from allranks.engines.elsewhere import LaunchElsewhere, controller_elsewhere
 from allranks.report.live import choose_view
 from allranks.runs.result import end_interrupted
 
@@ -25,14 +26,18 @@ def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_:
     require_command(resolved)
     refuse_roles(resolved.spec)
     output = resolved.spec.output
-    launch = engine_for(resolved.spec).prepare(resolved)
+    elsewhere = controller_elsewhere(resolved) if output.controller is not None else None
+    launch = elsewhere or engine_for(resolved.spec).prepare(resolved)
     say_notes(resolved)
     if dry_run:
         click.echo(launch.describe(json_))
         return exitcodes.DONE
+    if isinstance(launch, LaunchElsewhere):
+        return launch.run(quiet, json_)
     outlets = Outlets(resolved.spec)
     plain_view = choose_view(json_, output.fold, quiet)
-    view = plain_view if output.detach else outlets.view_of(plain_view)
+    leaves = output.detach or output.controller is not None
+    view = plain_view if leaves else outlets.view_of(plain_view)
     try:
         started = launch.start(view)
     except NotStarted as refused:
@@ -42,8 +47,8 @@ def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_:
         view = plain_view
         started.show_in(view)
     try:
-        if output.detach:
-            return detach(started, view, outlets, output.fold, quiet, json_)
+        if leaves:
+            return detach(started, view, outlets, output, quiet, json_)
         return follow_to_end(started, view, json_)
     except KeyboardInterrupt:  # between what the engine and the session protect themselves
         if started.awaits_ranks and started.run is not None:

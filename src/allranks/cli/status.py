@@ -66,9 +66,9 @@ class StatusReport(RunReport):
     silence: Silence | None = None
 
 
-def command(run: str | None, watch: bool, quiet: bool, runs_dir: str | None, json_: bool) -> int:
+def command(run: str | None, on: str | None, watch: bool, quiet: bool, runs_dir: str | None, json_: bool) -> int:
     """Describe a run, once or every second until it ends."""
-    run_dir = find_run(run, runs_dir)
+    run_dir = find_run(run, runs_dir, on)
     redraws = watch and sys.stdout.isatty()
     rows = 0
     while True:

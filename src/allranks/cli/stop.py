@@ -14,7 +14,7 @@ import click
 
 from allranks.agent.processes import Process, read_process, send_signal
 from allranks.engines import engine_of
-from allranks.errors import AllranksError, UsageError
+from allranks.errors import AllranksError, RunIsElsewhere, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, code_if
 from allranks.protocol.codec import document_line, encode, omit_none
 from allranks.protocol.run_facts import SaveAsked, SaveDone, of_kind
@@ -34,6 +34,7 @@ def command(
     save: bool,
     now: bool,
     stop_grace: float | None,
+    on: str | None,
     quiet: bool,
     runs_dir: str | None,
     json_: bool,
@@ -41,6 +42,8 @@ def command(
     """Stop a run, or all. With `save` the ranks save first."""
     if save and now:
         raise UsageError("--save and --now: ranks cannot save without time for it. Keep one of them")
+    if on is not None:
+        raise RunIsElsewhere(on, run)
     directory = runs_directory(runs_dir)
     if all_:
         runs = [r for r in list_runs(directory) if not r.has_ended]

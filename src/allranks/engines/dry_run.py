@@ -71,12 +71,13 @@ class ShippedTree(Tree):
     to: str = ""
 
 
-@omit_empty("sync", "tests", "spares", "environment", "avoided")
+@omit_empty("sync", "tests", "spares", "environment", "avoided", "controller")
 @dataclasses.dataclass(frozen=True)
 class DryRunDocument:
     """What `run --dry-run --json` prints; `tests` are the ranks of the collective tests before the program.
 
-    `environment` names variables of the caller that ranks on other hosts get, and do not get.
+    `environment` names variables of the caller that ranks on other hosts get, and do not get. `controller` is the
+    node that decides for the run, where it is not this machine.
     """
 
     world_size: int
@@ -86,31 +87,34 @@ class DryRunDocument:
     spares: list[ReachedNode]
     environment: HandedOver | None
     avoided: tuple[str, ...] = ()
+    controller: str = ""
 
 
-def describe(spec: RunSpec, cluster: Cluster, as_json: bool) -> str:
-    """Return what `run` would do. Words in <> are known only once a node has answered."""
+def describe(spec: RunSpec, cluster: Cluster, as_json: bool, controller: str = "") -> str:
+    """Return what `run` would do. Words in <> are known only once a node has answered. `controller`: as documented."""
     parts = parts_of(spec, cluster)
-    dry_runs = [DryRun(part.spec, part.cluster, part.role) for part in parts]
+    dry_runs = [DryRun(part.spec, part.cluster, part.role, controller) for part in parts]
     if as_json:
-        return json.dumps(_merged([dry_run.planned() for dry_run in dry_runs]))
+        return json.dumps(_merged([dry_run.planned() for dry_run in dry_runs], controller))
     return "\n\n".join("\n".join(dry_run.lines()) for dry_run in dry_runs)
 
 
-def _merged(planned: Sequence[DryRunDocument]) -> Document:
+def _merged(planned: Sequence[DryRunDocument], controller: str) -> Document:
     first = planned[0]
     nodes = [node for one in planned for node in one.nodes]
-    return make_document(dataclasses.replace(first, world_size=sum(one.world_size for one in planned), nodes=nodes))
+    size = sum(one.world_size for one in planned)
+    return make_document(dataclasses.replace(first, world_size=size, nodes=nodes, controller=controller))
 
 
 class DryRun:
     """What `run` would do. Where tests go before the program, they are an attempt of their own."""
 
-    def __init__(self, spec: RunSpec, cluster: Cluster, role: Role) -> None:
+    def __init__(self, spec: RunSpec, cluster: Cluster, role: Role, controller: str = "") -> None:
         run = f"{spec.places.name}-<time>"
         run_names = RunNames(run, "<uid>", "", os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs"))
         self._spec = spec
         self._avoided = cluster.avoided
+        self._is_here = not controller
         self._tree: Tree | None = None
         if spec.launch.sync:
             self._tree = list_tree(spec, os.getcwd()).tree
@@ -166,7 +170,8 @@ class DryRun:
 
     def _started_node(self, planned: NodePlan, attempt: Attempt) -> StartedNode:
         node = planned.node
-        is_known = node.is_local and self._spec.launch.prelude is None  # its environment is this process's
+        # Its environment is this process's.
+        is_known = self._is_here and node.is_local and self._spec.launch.prelude is None
         state = NodeState(node.name, node.index, node_dir="<node dir>")
         place = place_for(self._spec, self._setting, state, self._chosen_later(is_known))
         facts = self._known_facts() if is_known else self._asked_facts()

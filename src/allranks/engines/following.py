@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import enum
+import os
 import select
+import signal
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
+from allranks.agent.processes import USER_SIGNALS
 from allranks.errors import Interrupted, NodeError, UsageError
-from allranks.exitcodes import TERMINATED
+from allranks.exitcodes import CTRL_C, TERMINATED
 from allranks.findings import Finding, Verdict
 from allranks.protocol.run_facts import Fact, Stamped
 from allranks.runs.directory import RunDirectory
@@ -25,6 +29,7 @@ from .signals import Signals
 PAUSE = 0.2
 UNKNOWN_CONFIDENCE = 0.4
 QUESTION = "\nCtrl-C: [c]ancel the job, or [d]etach (it goes on)? "
+QUESTION_OF_CTRL_Z = "\nCtrl-Z: [s]top the run, [d]etach (it goes on without this terminal), or [c]ontinue? "
 
 
 class OnCtrlC(enum.Enum):
@@ -69,6 +74,7 @@ class FollowedRun(ABC):
     leaves_page = True
     awaits_ranks = False
     on_ctrl_c = OnCtrlC.STOP
+    asks_at_ctrl_z = False
 
     def __init__(self, run: RunDirectory, view: View) -> None:
         self.run = run
@@ -130,7 +136,7 @@ def follow_run(run: RunDirectory, view: View, take_over: bool) -> StartedRun:
 
 def follow(followed: FollowedRun, stop_first: bool = False) -> ResultDocument | None:
     """Return the result once the run is over; None where the person has left, or lost the terminal."""
-    signals = Signals()
+    signals = Signals(followed.asks_at_ctrl_z)
     reason = ""
     try:
         if stop_first:
@@ -157,28 +163,32 @@ def follow(followed: FollowedRun, stop_first: bool = False) -> ResultDocument | 
 def read_request(signals: Signals, followed: FollowedRun) -> str | None:
     """Return what the person asks for: ctrl-c or stop (both end the run), leave, or None."""
     request = signals.take()
+    if request == "ctrl-z":
+        return _ask(signals, followed.view, QUESTION_OF_CTRL_Z, {"s": "ctrl-c", "d": "leave"}, None)
     if request == "stop" and followed.on_ctrl_c is OnCtrlC.LEAVE:
         raise Interrupted("ended by SIGTERM. The run goes on", TERMINATED)
     if request != "ctrl-c" or followed.on_ctrl_c is OnCtrlC.STOP:
         return request
     if followed.on_ctrl_c is OnCtrlC.LEAVE:
         return "leave"
-    return _ask(signals, followed.view)
+    return _ask(signals, followed.view, QUESTION, {"c": "ctrl-c", "d": "leave"}, "ctrl-c")
 
 
-def _ask(signals: Signals, view: View) -> str | None:
-    """Ask what Ctrl-C means; without a terminal it ends the run. A signal that comes meanwhile is the answer."""
+def _ask(
+    signals: Signals, view: View, question: str, answers: Mapping[str, str], without_terminal: str | None
+) -> str | None:
+    """Ask what a key means, and return what its answer asks for. A signal that comes meanwhile is the answer."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return "ctrl-c"
+        return without_terminal
     view.pause()
-    sys.stderr.write(QUESTION)
+    sys.stderr.write(question)
     sys.stderr.flush()
     request = None
     while request is None and not select.select([sys.stdin], [], [], PAUSE)[0]:
         request = signals.take()
     if request is None:
         answer = sys.stdin.readline().strip().lower()[:1]
-        request = {"c": "ctrl-c", "d": "leave"}.get(answer)
+        request = answers.get(answer)
     view.resume()
     return request
 
@@ -234,13 +244,17 @@ class Watched(FollowedRun):
     def turn(self) -> ResultDocument | None:
         """Show what is new; the result once it is there. Raise NodeError where the controller died without one."""
         self._display.turn(self.view)
-        alive = self.run.controller_alive()  # asked first: a controller writes the result, then it ends
+        alive = self.is_alive()  # asked first: a controller writes the result, then it ends
         result = self.run.read_result()
         if result is not None:
             self._display.turn(self.view)
         elif not alive:
             raise NodeError(f"the controller of {self.run.name} died. hint: allranks attach {self.run.name}")
         return result
+
+    def is_alive(self) -> bool:
+        """Return whether the run has a controller."""
+        return self.run.controller_alive()
 
     def stop(self) -> None:
         """Nothing: `allranks stop` ends it."""
@@ -251,3 +265,44 @@ class Watched(FollowedRun):
     def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
         """Return the result as the controller wrote it."""
         return result
+
+
+class Launched(Watched):
+    """A run whose controller is a daemon that this process has just started: as if it were this process.
+
+    Ctrl-C ends the run. A terminal that goes away leaves it alone.
+    """
+
+    on_ctrl_c = OnCtrlC.STOP
+    asks_at_ctrl_z = True
+
+    def __init__(self, run: RunDirectory, view: View, daemon: int) -> None:
+        super().__init__(run, view)
+        self._display = Display(run, 0)
+        self._daemon = daemon
+        self._has_ended = False
+
+    def is_alive(self) -> bool:
+        """Return whether the daemon, or who has taken the run over from it, goes on."""
+        if not self._has_ended:
+            self._has_ended = os.waitpid(self._daemon, os.WNOHANG)[0] != 0
+        return not self._has_ended or self.run.controller_alive()
+
+    def stop(self) -> None:
+        """End the run as `allranks stop` does."""
+        self._tell(signal.SIGTERM)
+        self.stopping = True
+
+    def pass_signal(self, name: str) -> None:
+        """Pass USR1 or USR2 on to the controller, which gives it to the ranks."""
+        self._tell(USER_SIGNALS[name])
+
+    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
+        """Return the result for who has pressed Ctrl-C: the controller was told by SIGTERM."""
+        if reason == "ctrl-c" and result.exit == TERMINATED:
+            return replace(result, exit=CTRL_C)
+        return result
+
+    def _tell(self, number: int) -> None:
+        if self.is_alive() and not self._has_ended:
+            os.kill(self._daemon, number)

@@ -123,9 +123,8 @@ class RemoteShell:
     def _send(self, data: bytes) -> None:
         assert self._client is not None
         rest = memoryview(data)
-        deadline = time.monotonic() + ANSWER_SECONDS
         while rest:
-            _, ready, _ = select.select([], [self._client.stdin], [], max(0.0, deadline - time.monotonic()))
+            _, ready, _ = select.select([], [self._client.stdin], [], ANSWER_SECONDS)
             if not ready:
                 raise _refused(silent(self._node, ANSWER_SECONDS))
             try:
@@ -285,7 +284,7 @@ def mirror_run(
     TransportError where the host does not answer, RunNotFound where it has no such run.
     """
     folder = Path(tempfile.mkdtemp(prefix="allranks-top-"))
-    shell = RemoteShell(_node_of(host), ssh_options)
+    shell = RemoteShell(node_named(host), ssh_options)
     try:
         source = _find(shell, folder, host, wanted, runs_dir)
         mirror = Mirror(shell, source, folder / "run" / source.name)
@@ -296,7 +295,7 @@ def mirror_run(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _node_of(host: str) -> Node:
+def node_named(host: str) -> Node:
     """Return the node that a word names: `host`, `user@host`, with `:port`."""
     nodes = listed_cluster(RunSpec(target=Target(hosts=host), launch=Launch(command=("true",))), None).nodes
     if len(nodes) != 1:

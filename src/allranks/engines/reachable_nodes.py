@@ -121,7 +121,7 @@ def listed_cluster(spec: RunSpec, first: int | None) -> Cluster:
     path = Path(spec.target.hosts).expanduser()
     if path.is_file():
         written = [os.environ.get(name) for name in SLOT_FILES]
-        nodes = parse_hostfile(_read_hostfile(path), spec.target.hosts, per_slot=str(path) in written)
+        nodes = parse_hostfile(read_hostfile(path), spec.target.hosts, per_slot=str(path) in written)
         source = spec.target.hosts
     elif "/" in spec.target.hosts or spec.target.hosts.endswith((".txt", ".hosts")):
         raise HostfileError(_no_hostfile(path))
@@ -152,7 +152,8 @@ def _no_hostfile(path: Path) -> str:
     return f"{message}\nhint: --hosts {shlex.quote(str(path.with_name(meant)))}"
 
 
-def _read_hostfile(path: Path) -> str:
+def read_hostfile(path: Path) -> str:
+    """Return the text of a hostfile; raise HostfileError where it cannot be read."""
     try:
         with path.open("rb") as stream:
             data = stream.read(FILE_LIMIT + 1)

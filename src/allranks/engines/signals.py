@@ -58,14 +58,15 @@ class Signals:
     A lost terminal is "leave": the run goes on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asks_at_ctrl_z: bool = False) -> None:
         self._seen: str | None = None
         self._for_the_ranks: list[str] = []
-        self._before = {number: signal.signal(number, self._note) for number in WORDS}
+        self._words = {**WORDS, signal.SIGTSTP: "ctrl-z"} if asks_at_ctrl_z else WORDS
+        self._before = {number: signal.signal(number, self._note) for number in self._words}
         self._before |= {number: signal.signal(number, self._note_for_ranks) for number in USER_SIGNALS.values()}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._seen = WORDS[signal.Signals(number)]
+        self._seen = self._words[signal.Signals(number)]
 
     def _note_for_ranks(self, number: int, frame: FrameType | None) -> None:
         self._for_the_ranks += [name for name, signal_number in USER_SIGNALS.items() if signal_number == number]
@@ -77,7 +78,7 @@ class Signals:
         return names
 
     def take(self) -> str | None:
-        """Return ctrl-c, stop or leave, if it has come since the last call."""
+        """Return ctrl-c, ctrl-z, stop or leave, if it has come since the last call."""
         request = self._seen
         self._seen = None
         return request

@@ -77,7 +77,7 @@ def build() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(zipfile.ZipInfo("__main__.py", EPOCH), MAIN.replace("@VERSION@", repr(_version())))
-        files = dict(sorted(_files().items()))
+        files = dict(sorted(packed_files().items()))
         sizes = json.dumps({name: len(content) for name, content in files.items()}, separators=(",", ":"))
         archive.writestr(zipfile.ZipInfo("sizes.json", EPOCH), sizes, zipfile.ZIP_DEFLATED)
         archive.writestr(zipfile.ZipInfo("contents.bz2", EPOCH), bz2.compress(b"".join(files.values())))
@@ -95,7 +95,8 @@ def _click() -> str:
         return "Click"
 
 
-def _files() -> dict[str, bytes]:
+def packed_files() -> dict[str, bytes]:
+    """Return what the archive unpacks, by its place: allranks, and Click with its licence."""
     names = {path.relative_to(HOME).as_posix(): path for path in HOME.rglob("*.py")}
     contents = {f"allranks/{name}": path.read_bytes() for name, path in names.items()}
     for path in CLICK.glob("*.py"):

@@ -1,7 +1,8 @@
-"""Which directories have runs: a short list in the user's state directory, for `allranks ps --all` (IO).
+"""Which directories have runs, and which runs are on another machine: short lists in the user's state directory (IO).
 
-The one opener of runs adds the directory of a run when it begins. A line is a JSON object. The list is a convenience:
-what cannot be read or written there is passed over, and no run fails because of it.
+The one opener of runs adds the directory of a run when it begins, and who starts a controller elsewhere adds that run.
+A line is a JSON object. The lists are a convenience: what cannot be read or written there is passed over, and no run
+fails because of it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from allranks.protocol.codec import SCHEMA
+from allranks.protocol.codec import SCHEMA, decode_parts, encode
 
 from .regular import append, open_regular, read_objects, replacing
 
 NAME = "runs-directories.jsonl"
+ELSEWHERE = "runs-elsewhere.jsonl"
 MOST = 64  # directories that are kept; the file may have twice as many lines before it is written again
 SIZE_LIMIT = 1 << 20  # bytes of the file that are read
 
@@ -94,3 +97,49 @@ def _replace(file: Path, paths: Iterable[str]) -> None:
 
 def _line(path: str) -> bytes:
     return json.dumps({"schema": SCHEMA, "directory": path}).encode() + b"\n"
+
+
+class RunElsewhere(NamedTuple):
+    """A run that was started from here, and is on another machine: `host` as --on takes it, `directory` there.
+
+    `started`: unix seconds. `runs_dir` is the runs directory here that would have it.
+    """
+
+    run: str = ""
+    started: float = 0.0
+    host: str = ""
+    directory: str = ""
+    runs_dir: str = ""
+    ssh_options: tuple[str, ...] = ()
+
+
+def note_run_elsewhere(run: RunElsewhere, environ: Mapping[str, str]) -> None:
+    """Add a run to the list; nothing where the list cannot be written."""
+    folder = state_directory(environ)
+    if folder is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lines = [*runs_elsewhere(environ), run]
+        if len(lines) > 2 * MOST:
+            with replacing(folder / ELSEWHERE) as stream:
+                stream.writelines(map(_line_of_run, lines[-MOST:]))
+        else:
+            append(folder / ELSEWHERE, _line_of_run(run))
+
+
+def runs_elsewhere(environ: Mapping[str, str]) -> list[RunElsewhere]:
+    """List the runs on other machines that were started from here, the newest last."""
+    folder = state_directory(environ)
+    if folder is None:
+        return []
+    try:
+        data = _read(folder / ELSEWHERE)
+    except OSError:
+        return []
+    runs = [decode_parts(RunElsewhere, line) for line in read_objects(data)]
+    return [run for run in runs if run.run and run.host and os.path.isabs(run.directory)]
+
+
+def _line_of_run(run: RunElsewhere) -> bytes:
+    return json.dumps({"schema": SCHEMA, **encode(run)}).encode() + b"\n"

@@ -55,6 +55,8 @@ from .setting import LAUNCH, PREFLIGHT, SKYPILOT, SLURM, WHERE, setting
 
 LAUNCHERS = ("direct", "torchrun", "accelerate", "deepspeed", "colossalai", "command")
 KINDS = ("job", "jobset", "trainjob", "pods")
+FIRST_NODE = "first-node"  # of --controller
+HERE = "here"
 SUITES = ("sync", "bandwidth", "pairs", "staged")
 # Tests that `--only` chooses from, by suite; fabric.ranks, which has them, needs torch.
 TESTS_OF = {
@@ -331,6 +333,9 @@ class Output:
     debug: bool = setting(False, FLAG, "set NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=DETAIL", "test " + _RENDERED,
         example="true", variables=("DEBUG_DISTRIBUTED",))
     detach: bool = setting(False, FLAG, "go on without this terminal", "run", common="run")
+    controller: str | None = setting(None, text("first-node, a host of the list, or here", "HOST"),
+        "host that runs the controller, or first-node. This terminal may go", "run", example='"first-node"',
+        complete="hosts")
     notify: tuple[str, ...] = setting((), NOTICES,
         "service that hears of failures, hangs, retries, slow ranks, the end: an entry of [notify]", "run",
         example='["slack"]', complete="notices", may_hold_secrets=True)

@@ -1,0 +1,374 @@
+"""A controller on one of the nodes: this allranks is put there over ssh, and this terminal shows what it prints (IO).
+
+`--controller h1` starts `run --controller here` on h1: a daemon has the run, and what we show is a view of it there.
+Later words about the run (`attach`, `logs`, `stop`, …) are said there too, by the same allranks. So there is one
+follower, one place of the run's files, and nothing here that the run would miss.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from allranks.agent.processes import USER_SIGNALS
+from allranks.cluster import Cluster, Node
+from allranks.errors import NodeError, RunIsElsewhere, TransportError, UsageError
+from allranks.gang.agent_archive import PYTHONS
+from allranks.gang.session import environments
+from allranks.plan.environment import forwarded
+from allranks.plan.joining import unforced
+from allranks.preflight.pasted_figures import refuse_contradictions
+from allranks.runs.known_directories import RunElsewhere, note_run_elsewhere
+from allranks.settings import RunSpec
+from allranks.settings.command_line import as_options, secret_values
+from allranks.settings.layers import Resolved
+from allranks.settings.runspec import FIRST_NODE, HERE
+from allranks.text import join_words
+
+from . import zipapp
+from .command_transport import die_with_the_controller
+from .dry_run import describe
+from .mirror import RemoteShell, node_named
+from .reachable_nodes import expand_groups, find_cluster, has_groups, read_hostfile
+from .ssh import SshTransport
+
+LOST = 255  # ssh's own exit code
+KEPT_DAYS = 90  # that an allranks which is not used stays on a host
+# A view that hears nothing of its node for so long ends, and the run goes on.
+OPTIONS = ("LogLevel=ERROR", "ServerAliveInterval=5", "ServerAliveCountMax=4")
+NAMED = {**{number: name for name, number in USER_SIGNALS.items()}, signal.SIGINT: "INT", signal.SIGTERM: "TERM"}
+# Without a terminal there is none to hang up, so signals travel as words, and the end of ours is the end of theirs.
+LISTEN = (
+    'exec 3<&0 </dev/null; (while read -r s; do kill -"$s" $$; done; kill -HUP $$) <&3 >/dev/null 2>&1 & exec 3<&-; '
+)
+OUTSIDE = ("hosts", "runs_dir", "controller", "cluster")  # of the words there: they are said in another way
+
+PREFIX = "unpacked-"
+START = "start.py"  # beside the packages, so that Python finds them, and keeps their byte code
+START_TEXT = b"""from allranks.__main__ import main
+
+main()
+"""
+UNPACK = (
+    "import base64, io, sys, tarfile; "
+    "tarfile.open(fileobj=io.BytesIO(base64.b64decode(sys.stdin.read()))).extractall(sys.argv[1])"
+)
+FIND = f"""umask 077
+h=${{XDG_STATE_HOME:-$HOME/.local/state}}/allranks
+d=$h/{PREFIX}%s
+mkdir -p "$h"
+[ -d "$d" ] && touch "$d" && show place echo "$d"
+for p in %s
+do
+"$p" -c 'import sys, zlib; sys.exit(sys.version_info < (3, 10))' </dev/null && show python echo "$p" && break
+done
+find "$h" -maxdepth 1 -name '{PREFIX}*' -mtime +{KEPT_DAYS} -exec rm -rf {{}} +"""
+PUT = f"""mkdir "$d.$$" && "$p" -c '{UNPACK}' "$d.$$" <<'END' && mv "$d.$$" "$d" && show place echo "$d"
+%s
+END"""
+# Makes the run directory as `RunDirectory.create` does, with the hosts and the words of the start.
+MAKE = """make() {
+cd -- %(workdir)s && mkdir -p -- %(runs_dir)s && cd -- %(runs_dir)s || return
+d=%(name)s n=1
+until mkdir -m 700 -- "$d"
+do
+[ -d "$d" ] && [ $n -lt 1000 ] || return
+n=$((n + 1)) d=%(name)s-$n
+done
+cd -- "$d" && printf '%%s' %(hosts)s >hosts.txt && printf '%%s' %(script)s >controller.sh && pwd
+}
+if d=$(make 2>&1)
+then
+show directory echo "$d"
+else
+show refused echo "$d"
+fi"""
+
+
+class Program(NamedTuple):
+    """An allranks on a host, as the first words of a command there."""
+
+    python: str
+    script: str
+
+
+def controller_elsewhere(resolved: Resolved) -> LaunchElsewhere | None:
+    """Return the launch of a run whose controller is on another machine; None where it is here.
+
+    Raise UsageError for a host that is none of the list, and for what cannot be had there.
+    """
+    spec = resolved.spec
+    if spec.target.hosts is None:
+        raise UsageError(
+            f"--controller {spec.output.controller} needs --hosts: other runs have no host that this machine could ask"
+            "\nhint: --detach goes on without this terminal"
+        )
+    if spec.output.controller == HERE:
+        return None
+    cluster = find_cluster(spec, spares=spec.recovery.spares)
+    node = _chosen(cluster, spec.output.controller or "")
+    if node.is_local:
+        return None
+    for setting, what in ((spec.launch.roles, "the roles of a file"), (spec.launch.sync, "--sync ships files")):
+        if setting:
+            raise UsageError(
+                f"--controller {node.name}: {what} of this machine, which {node.name} has not\n"
+                f"hint: log in on {node.name}, and add --detach there"
+            )
+    return LaunchElsewhere(resolved, cluster, node)
+
+
+def _chosen(cluster: Cluster, wanted: str) -> Node:
+    if wanted == FIRST_NODE:
+        return cluster.nodes[0]
+    nodes = (*cluster.nodes, *cluster.spares)
+    node = next((node for node in nodes if wanted in (node.name, node.host)), None)
+    if node is None:
+        names = join_words([node.name for node in nodes[:8]])
+        raise UsageError(
+            f"--controller {wanted}: not a host of {cluster.source} ({names})\nhint: --controller {FIRST_NODE}"
+        )
+    return node
+
+
+class LaunchElsewhere:
+    """A run whose controller is on one of its nodes."""
+
+    def __init__(self, resolved: Resolved, cluster: Cluster, node: Node) -> None:
+        self._resolved = resolved
+        self._spec = resolved.spec
+        self._node = node
+        self._cluster = _seen_from(cluster, node)
+
+    def describe(self, as_json: bool) -> str:
+        """Return what the controller there would do. Raise UsageError as `ControlledLaunch.describe` does."""
+        refuse_contradictions(self._spec, self._cluster)
+        described = describe(self._spec, self._cluster, as_json, self._node.name)
+        if as_json:
+            return described
+        runs = os.path.join(self._workdir, self._spec.places.runs_dir)
+        return f"the controller would run on {self._node.name}, with the run directory in {runs} there\n\n{described}"
+
+    def run(self, quiet: bool, as_json: bool) -> int:
+        """Start it, and show what it prints. Return its exit code. Raise AllranksError where nothing has begun."""
+        there = Host(self._node, self._spec.launch.ssh_options)
+        program = there.program(self._spec.launch.agent_python)
+        answer = there.shell.ask(MAKE % {name: shlex.quote(text) for name, text in self._made(program, quiet, as_json)})
+        there.shell.close()
+        directory = _text(answer, "directory")
+        if not directory:
+            raise NodeError(
+                f"{self._node.name}: no run directory there: {_text(answer, 'refused')[-200:]}\n"
+                "hint: name directories that it has, with --workdir and --runs-dir"
+            )
+        name = os.path.basename(directory)
+        here = os.path.abspath(self._spec.places.runs_dir)
+        known = RunElsewhere(name, time.time(), there.destination, directory, here, self._spec.launch.ssh_options)
+        note_run_elsewhere(known, os.environ)
+        code = there.show(f"exec /bin/sh {shlex.quote(f'{directory}/controller.sh')}")
+        if code == LOST:
+            raise TransportError(
+                f"the connection to {self._node.name} has ended. {name} goes on there\nhint: allranks attach {name}"
+            )
+        return code
+
+    @property
+    def _workdir(self) -> str:
+        return self._spec.launch.workdir or os.getcwd()
+
+    def _made(self, program: Program, quiet: bool, as_json: bool) -> list[tuple[str, str]]:
+        """Return the values of MAKE."""
+        spec = self._spec
+        words = [*program, "run", "--config=/dev/null", f"--controller={HERE}"]
+        words += ["--quiet"] if quiet else []
+        words += ["--json"] if as_json else []
+        options = as_options(spec, "run", (*OUTSIDE, *unforced(spec)))
+        hosts, listed = _hosts_there(spec)
+        variables = [f"export {name}={shlex.quote(value)}" for name, value in sorted(self._variables().items())]
+        script = [
+            'rm -f -- "$0"',
+            "d=${0%/*}",
+            f"cd -- {shlex.quote(self._workdir)} || exit",
+            *variables,
+            'export ALLRANKS_RUN_DIR="$d"',
+            f'exec {shlex.join(words)} --hosts={hosts} --runs-dir="${{d%/*}}" {shlex.join(options)}',
+        ]
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime())
+        return [
+            ("workdir", self._workdir),
+            ("runs_dir", spec.places.runs_dir),
+            ("name", f"{spec.places.name}-{stamp}"),
+            ("hosts", listed),
+            ("script", "\n".join(script) + "\n"),
+        ]
+
+    def _variables(self) -> Mapping[str, str]:
+        """Return what the controller there needs of our environment: what ranks get, and where our interpreter is."""
+        spec = self._spec
+        named = {name: os.environ[name] for name in spec.launch.forward if name in os.environ}
+        places = environments(os.environ)
+        found = {"VIRTUAL_ENV": places.virtual_env or places.own, "CONDA_PREFIX": places.conda_prefix}
+        size = self._resolved.expected_world_size
+        if spec.limits.pg_timeout is not None and not spec.limits.pg_timeout_forced:
+            found["COLOSSALAI_DIST_TIMEOUT"] = f"{spec.limits.pg_timeout:g}"
+        if size is not None:
+            found["WORLD_SIZE"] = str(size)
+        known = {name: value for name, value in found.items() if value}
+        return {**forwarded(os.environ, spec.launch.forward), **named, **known, **secret_values(spec)}
+
+
+def _seen_from(cluster: Cluster, node: Node) -> Cluster:
+    """Return the cluster as that node sees it: it is its own machine, and this one is another."""
+    nodes, spares = (
+        tuple(replace(one, is_local=one.index == node.index) for one in part)
+        for part in (cluster.nodes, cluster.spares)
+    )
+    return replace(cluster, nodes=nodes, spares=spares)
+
+
+def _hosts_there(spec: RunSpec) -> tuple[str, str]:
+    """Return the word of --hosts in the script there, and what the file has that it may name."""
+    hosts = spec.target.hosts or ""
+    path = Path(hosts).expanduser()
+    if path.is_file():
+        return '"$d/hosts.txt"', read_hostfile(path)
+    return shlex.quote(expand_groups(hosts, os.environ) if has_groups(hosts) else hosts), ""
+
+
+class Host:
+    """A host that has allranks, or gets it: words that are said there."""
+
+    def __init__(self, node: Node, ssh_options: Sequence[str]) -> None:
+        self._node = node
+        self._options = ssh_options
+        self.shell = RemoteShell(node, ssh_options)
+
+    @property
+    def destination(self) -> str:
+        """Return the host as `--on` takes it."""
+        user = f"{self._node.user}@" if self._node.user else ""
+        port = f":{self._node.port}" if self._node.port else ""
+        return f"{user}{self._node.host}{port}"
+
+    def program(self, python: str | None = None) -> Program:
+        """Return the allranks there, put there where it is not yet. Raise NodeError where that cannot be.
+
+        `python`: the interpreter to take.
+        """
+        files = {**zipapp.packed_files(), START: START_TEXT}
+        digest = hashlib.sha256(b"".join(files[name] for name in sorted(files))).hexdigest()[:16]
+        pythons = [python] if python else PYTHONS
+        find = FIND % (digest, " ".join(map(shlex.quote, pythons)))
+        answer = self.shell.ask(find)
+        chosen = _text(answer, "python")
+        if not chosen:
+            raise NodeError(
+                f"{self._node.name} has no Python 3.10 or newer, which a controller needs "
+                f"(tried {join_words(list(pythons[:3]))})\nhint: --controller another host of the list, or leave it out"
+            )
+        if "place" not in answer:
+            answer = self.shell.ask(f"{find}\n{PUT % base64.encodebytes(_archive(files)).decode()}")
+        place = _text(answer, "place")
+        if not place:
+            raise NodeError(f"{self._node.name}: nothing can be written below ~/.local/state/allranks there")
+        return Program(chosen, f"{place}/{START}")
+
+    def show(self, command: str) -> int:
+        """Run a shell command there in this terminal, and return its exit code; 255 where the connection has ended.
+
+        Ctrl-C and other signals are for the command. Where this process dies, the command hears a hangup.
+        """
+        is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        listen = "" if is_terminal else LISTEN
+        argv = SshTransport(self._options, None, None).client(self._node)
+        own = [word for option in OPTIONS for word in ("-o", option)]
+        remote = f"exec /bin/sh -c {shlex.quote(listen + command)}"
+        argv = ["ssh", "-tt" if is_terminal else "-T", *own, *argv[2:-1], remote]
+        return _carry(argv, is_terminal)
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _carry(argv: Sequence[str], is_terminal: bool) -> int:
+    """Run ssh to its end. On a terminal it takes the keys; else signals go as words to the other side."""
+    process = subprocess.Popen(
+        argv,
+        stdin=None if is_terminal else subprocess.PIPE,
+        start_new_session=not is_terminal,
+        preexec_fn=die_with_the_controller,
+    )
+    if process.stdin is None:
+        return process.wait()
+    channel = process.stdin.fileno()
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        try:
+            os.write(channel, f"{NAMED[signal.Signals(number)]}\n".encode())
+        except OSError:  # the other side has ended
+            return
+
+    before = {number: signal.signal(number, pass_on) for number in NAMED}
+    try:
+        return process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def say_there(verb: str, words: Sequence[str], host: str, ssh_options: Sequence[str] = ()) -> int:
+    """Say a verb on a host, in the directory of this name where that has one. Return its exit code."""
+    there = Host(node_named(host), ssh_options)
+    program = there.program()
+    there.shell.close()
+    go = f"cd {shlex.quote(os.getcwd())} 2>/dev/null || cd"
+    code = there.show(f"{go}; exec {shlex.join([*program, verb, *words])}")
+    if code == LOST:
+        raise TransportError(
+            f"the connection to {host} has ended\nhint: allranks {verb} {shlex.join(words)} --on {host}"
+        )
+    return code
+
+
+def words_there(words: Sequence[str], run: RunIsElsewhere) -> list[str]:
+    """Return the words of a command line as they are said on the machine of the run: --on is left out.
+
+    >>> words_there(["-f", "--on", "h1", "pre"], RunIsElsewhere("h1", "pre"))
+    ['-f', 'pre']
+    >>> words_there(["pre", "-n", "3"], RunIsElsewhere("h1", "pre", "/runs/pre-1"))
+    ['/runs/pre-1', '-n', '3']
+    """
+    kept = list(words)
+    if "--on" in kept:
+        del kept[kept.index("--on") : kept.index("--on") + 2]
+    kept = [word for word in kept if not word.startswith("--on=")]
+    if run.directory is None:
+        return kept
+    if run.wanted is None:
+        return [*kept, run.directory]
+    place = len(kept) - 1 - kept[::-1].index(run.wanted)
+    return [*kept[:place], run.directory, *kept[place + 1 :]]
+
+
+def _text(answer: Mapping[str, bytes], name: str) -> str:
+    return answer.get(name, b"").decode("utf-8", "replace").strip()
