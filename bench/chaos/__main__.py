@@ -25,7 +25,7 @@ from tests.ports import free_port
 from tests.slurm.bed import SlurmBed
 from tests.slurm.bed import missing as slurm_missing
 
-from bench.chaos.elsewhere import JoinPlay, SlurmPlay
+from bench.chaos.elsewhere import ElsewherePlay, JoinPlay, SlurmPlay
 from bench.chaos.faults import BY_NAME, Way
 from bench.chaos.judge import Seen, judge, unknown, worst
 from bench.chaos.looking import (
@@ -62,6 +62,8 @@ class Beds:
             return SlurmPlay(self._clean_slurm(), place, round_)
         if way is Way.JOIN:
             return JoinPlay(self.clean(), place, round_)
+        if way is Way.ELSEWHERE:
+            return ElsewherePlay(self.clean(), place, round_)
         return Play(self.clean(), place, round_)
 
     def _clean_slurm(self) -> SlurmBed:

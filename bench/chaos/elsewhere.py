@@ -104,6 +104,65 @@ class JoinPlay(Play):
         self._begin("stop")
 
 
+class ElsewherePlay(Play):
+    """The controller is on the last host, a hot spare. What becomes of the run is read from its directory."""
+
+    def __init__(self, bed: Bed, place: Path, round_: Round) -> None:
+        super().__init__(bed, place, round_)
+        bed.connect_hosts()
+
+    def options(self) -> dict[str, str]:
+        """Say where the controller is."""
+        return {**super().options(), "--controller": self.hosts[-1].name, "--runs-dir": str(self.launch.runs)}
+
+    def strike_now(self) -> None:
+        """Carry out the fault."""
+        AWAY_STRIKES[self.round.fault](self)
+
+    def until_it_is_over(self) -> None:
+        """Nobody shows the run: its result is its end, and its code that of the round."""
+        result = self.launch.run_dir / "result.json"
+        line = f"until [ -f {result} ]; do sleep 0.1; done; exec {sys.executable} -c 'import json, sys; "
+        line += f'sys.exit(json.load(open("{result}"))["exit"])\''
+        self.launch.process.wait(BOUND)
+        self.begin(["/bin/sh", "-c", line])
+
+    def kill_launcher(self) -> None:
+        """SIGKILL to what the user has started."""
+        self.launch.process.kill()
+        self.until_it_is_over()
+
+    def kill_client(self) -> None:
+        """SIGKILL to its ssh."""
+        pid = self.launch.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        os.kill(int(children[-1]), KILL)
+        self.until_it_is_over()
+
+    def cut(self) -> None:
+        """The launching machine has left the network. Its ssh notices that by itself."""
+        self.hosts[-1].drop_from(self.bed.head_address)
+        self.until_it_is_over()
+
+    def close_terminal(self) -> None:
+        """As a window that is closed."""
+        self.hang_up()
+        self.until_it_is_over()
+
+    def take_over_too_late(self) -> None:
+        """Its host dies, every node ends its ranks by its lease, and what is known is written here."""
+        self.hosts[-1].power_off()
+        self.launch.process.wait(BOUND)
+        wait_until(lambda: not self._of_the_run(), BOUND, "ranks and agents ended by their lease")
+        self._begin("attach", "--take-over", str(self.launch.run_dir), "--json")
+
+    def take_over(self) -> None:
+        """Its host dies, and this machine sees the run directory."""
+        self.hosts[-1].power_off()
+        time.sleep(self.round.lasting)
+        self._begin("attach", "--take-over", str(self.launch.run_dir), "--json")
+
+
 class SlurmPlay(Play):
     """`salloc allranks run` on a real Slurm."""
 
@@ -187,6 +246,15 @@ JOIN_STRIKES: dict[str, Callable[[JoinPlay], None]] = {
     "join-strangers": JoinPlay.knock,
     "join-term": lambda play: os.kill(play.joiner(play.host), signal.SIGTERM),
     "join-kill-controller": JoinPlay.kill_controller,
+}
+AWAY_STRIKES: dict[str, Callable[[ElsewherePlay], None]] = {
+    "away-kill": ElsewherePlay.kill_launcher,
+    "away-kill-ssh": ElsewherePlay.kill_client,
+    "away-hang-up": ElsewherePlay.close_terminal,
+    "away-cut": ElsewherePlay.cut,
+    "away-stop": Play.stop,
+    "away-off": ElsewherePlay.take_over_too_late,
+    "away-take-over": ElsewherePlay.take_over,
 }
 SLURM_STRIKES: dict[str, Callable[[SlurmPlay], None]] = {
     "slurm-none": lambda play: None,

@@ -48,6 +48,7 @@ class Way(Enum):
     SSH = "ssh"
     JOIN = "join"
     SLURM = "slurm"
+    ELSEWHERE = "elsewhere"  # over ssh, by a controller on the hot spare
 
 
 class Ends(Enum):
@@ -219,9 +220,29 @@ FAULTS = (
           way=Way.SLURM),
     Fault("slurm-down", "a node of the job is set down", Target.NODE, When.STEPS, Ends.FAILS, LOST + 10,
           ("node-network-down",), NODE_FAILED, way=Way.SLURM),
+    # the controller is on the hot spare
+    Fault("away-kill", "SIGKILL to the launching allranks", Target.NONE, When.ANY, Ends.SURVIVES, _GOES_ON,
+          way=Way.ELSEWHERE),
+    Fault("away-kill-ssh", "SIGKILL to the launching ssh client", Target.NONE, When.ANY, Ends.SURVIVES, _GOES_ON,
+          way=Way.ELSEWHERE),
+    Fault("away-hang-up", "the launching terminal is closed", Target.NONE, When.ANY, Ends.SURVIVES, _GOES_ON,
+          way=Way.ELSEWHERE),
+    Fault("away-cut", "the controller's host hears nothing of the launching machine", Target.NONE, When.ANY,
+          Ends.SURVIVES, _GOES_ON, way=Way.ELSEWHERE),
+    Fault("away-stop", "`allranks stop` by name", Target.CONTROLLER, When.RANKS, Ends.STOPPED, STOP_GRACE + 10,
+          code=TERMINATED, way=Way.ELSEWHERE),
+    Fault("away-off", "the controller's host loses its power, and `allranks attach --take-over` once the lease is over",
+          Target.JOB, When.STEPS, Ends.FAILS, 2 * LOST + CONNECT_TIMEOUT + 15, ("controller-ended",), NODE_FAILED,
+          way=Way.ELSEWHERE),
+    Fault("away-take-over", "the controller's host loses its power, then `allranks attach --take-over` here",
+          Target.CONTROLLER, When.STEPS, Ends.SURVIVES, _GOES_ON + 10, lasting=(0.0, 3.0), way=Way.ELSEWHERE),
 )
 # fmt: on
 BY_NAME = {fault.name: fault for fault in FAULTS}
+
+
+# Another controller must be there before the lease is over.
+ATTACHED_TO = ("kill-controller", "abandoned", "flap-and-attach", "away-take-over")
 
 
 def load_factor(load: float, cores: int) -> float:
@@ -239,7 +260,7 @@ def lease(fault: Fault, factor: float) -> float:
     >>> lease(BY_NAME["kill-rank"], 4.0), lease(BY_NAME["kill-controller"], 4.0)
     (10.0, 40.0)
     """
-    return LEASE * factor if fault.name in ("kill-controller", "abandoned", "flap-and-attach") else LEASE
+    return LEASE * factor if fault.name in ATTACHED_TO else LEASE
 
 
 def codes(fault: Fault, is_started: bool, on_hang: str) -> frozenset[int]:

@@ -77,7 +77,7 @@ def draw(seed: int, number: int) -> Round:
         node = nodes
     if fault.name == "port-taken":
         node = 0
-    if fault.way is not Way.SSH:
+    if fault.way in (Way.JOIN, Way.SLURM):
         hosts = dice.randint(3, 4)
         spares = 0
         nodes = hosts

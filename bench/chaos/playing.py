@@ -101,7 +101,7 @@ class Play:
         if prepare is not None:
             options.update(prepare(self))
         words = [word for option in options.items() for word in option]
-        is_json = round_.fault != "hang-up"
+        is_json = round_.fault not in ("hang-up", "away-hang-up")
         words += ["--json"] if is_json else []
         self._begin("run", *words, "--", str(PROGRAM), str(STEPS), str(PAUSE), in_terminal=not is_json)
 

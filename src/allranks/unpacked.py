@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
+import threading
 from pathlib import Path
 
 PREFIX = "allranks-pyz-"  # of the directory; `engines.zipapp` makes it
 HELD = "held"  # a file in it: another process than the one that unpacked it removes the directory
+LISTENS = "ALLRANKS_LISTENS"  # set where ssh gives a command no terminal, by engines.elsewhere
 HOME = Path(__file__).parent.parent
 WITHOUT_THE_DIRECTORY = "import sys; del sys.path[0]; import runpy; runpy.run_module('allranks', {}, '__main__', True)"
 
@@ -45,3 +48,16 @@ def remove_archive() -> None:
     place = unpacked_archive()
     if place is not None:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def heed_signals_of_the_other_side() -> None:
+    """Take the words of standard input as signals, and its end as a hangup, where there is no terminal to give them."""
+    if os.environ.pop(LISTENS, ""):
+        threading.Thread(target=_heed, name="other-side", daemon=True).start()
+
+
+def _heed() -> None:
+    while words := os.read(0, 4096):
+        for name in words.decode("ascii", "replace").split():
+            os.kill(os.getpid(), signal.Signals[name])
+    os.kill(os.getpid(), signal.SIGHUP)

@@ -37,6 +37,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     if reason:
         pytest.skip(reason)
     with Bed.up(HOSTS, tmp_path_factory.mktemp("bed-")) as bed:
+        bed.connect_hosts()
         yield bed
 
 

@@ -37,6 +37,7 @@ from allranks.settings.command_line import as_options, secret_values
 from allranks.settings.layers import Resolved
 from allranks.settings.runspec import FIRST_NODE, HERE
 from allranks.text import join_words
+from allranks.unpacked import LISTENS
 
 from . import zipapp
 from .command_transport import die_with_the_controller
@@ -49,16 +50,16 @@ LOST = 255  # ssh's own exit code
 KEPT_DAYS = 90  # that an allranks which is not used stays on a host
 # A view that hears nothing of its node for so long ends, and the run goes on.
 OPTIONS = ("LogLevel=ERROR", "ServerAliveInterval=5", "ServerAliveCountMax=4")
-NAMED = {**{number: name for name, number in USER_SIGNALS.items()}, signal.SIGINT: "INT", signal.SIGTERM: "TERM"}
-# Without a terminal there is none to hang up, so signals travel as words, and the end of ours is the end of theirs.
-LISTEN = (
-    'exec 3<&0 </dev/null; (while read -r s; do kill -"$s" $$; done; kill -HUP $$) <&3 >/dev/null 2>&1 & exec 3<&-; '
-)
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, *USER_SIGNALS.values())
 OUTSIDE = ("hosts", "runs_dir", "controller", "cluster")  # of the words there: they are said in another way
 
 PREFIX = "unpacked-"
 START = "start.py"  # beside the packages, so that Python finds them, and keeps their byte code
-START_TEXT = b"""from allranks.__main__ import main
+START_TEXT = b"""from allranks.unpacked import heed_signals_of_the_other_side
+
+heed_signals_of_the_other_side()
+
+from allranks.__main__ import main
 
 main()
 """
@@ -292,7 +293,7 @@ class Host:
         Ctrl-C and other signals are for the command. Where this process dies, the command hears a hangup.
         """
         is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        listen = "" if is_terminal else LISTEN
+        listen = "" if is_terminal else f"export {LISTENS}=1; "
         argv = SshTransport(self._options, None, None).client(self._node)
         own = [word for option in OPTIONS for word in ("-o", option)]
         remote = f"exec /bin/sh -c {shlex.quote(listen + command)}"
@@ -324,11 +325,11 @@ def _carry(argv: Sequence[str], is_terminal: bool) -> int:
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         try:
-            os.write(channel, f"{NAMED[signal.Signals(number)]}\n".encode())
+            os.write(channel, f"{signal.Signals(number).name}\n".encode())
         except OSError:  # the other side has ended
             return
 
-    before = {number: signal.signal(number, pass_on) for number in NAMED}
+    before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
     try:
         return process.wait()
     finally:

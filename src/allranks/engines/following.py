@@ -164,7 +164,7 @@ def read_request(signals: Signals, followed: FollowedRun) -> str | None:
     """Return what the person asks for: ctrl-c or stop (both end the run), leave, or None."""
     request = signals.take()
     if request == "ctrl-z":
-        return _ask(signals, followed.view, QUESTION_OF_CTRL_Z, {"s": "ctrl-c", "d": "leave"}, None)
+        return _ask(signals, followed.view, QUESTION_OF_CTRL_Z, {"s": "stop", "d": "leave"}, None)
     if request == "stop" and followed.on_ctrl_c is OnCtrlC.LEAVE:
         raise Interrupted("ended by SIGTERM. The run goes on", TERMINATED)
     if request != "ctrl-c" or followed.on_ctrl_c is OnCtrlC.STOP:

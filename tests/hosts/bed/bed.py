@@ -210,6 +210,11 @@ class Bed:
             raise BedError(f"ssh {host} {command!r}: exit {done.returncode}: {done.stderr.strip()}")
         return done
 
+    def connect_hosts(self) -> None:
+        """Let each host reach the others by ssh, as it does from here."""
+        for host in self.hosts:
+            host.run(["sh", "-c", f"cp {self.ssh_config()} ~/.ssh/config && chmod 600 ~/.ssh/config"])
+
     # Files
 
     def _write_files(self) -> None:

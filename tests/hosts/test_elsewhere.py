@@ -1,0 +1,191 @@
+"""run --controller: the controller is on a node, and whatever becomes of the launching side, the run ends well."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hosts.bed import Bed, Host
+from tests.hosts.conftest import MakeBed
+from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.terminal import Terminal
+from tests.hosts.waiting import wait_until
+
+RANKS = 4
+
+
+class Elsewhere(Launch):
+    """A run whose controller is on the first host; this side has an index of its own."""
+
+    def environment(self, extra: dict[str, str] | None = None) -> dict[str, str]:
+        return super().environment({"XDG_STATE_HOME": str(self.place / "state"), **(extra or {})})
+
+    def begun(self, *options: str, ranks: int = RANKS, **named: Any) -> Elsewhere:
+        started = self.start(program("v_steps.py"), "--controller", "first-node", *options, nproc=2, **named)
+        assert started is self
+        return self.until_running(ranks)
+
+    def let_end(self) -> None:
+        (self.work / "done").touch()
+
+    def ended(self, code: int) -> dict[str, Any]:
+        """The result, once the controller there has written it; no process of the run is left on any host."""
+        path = self.run_dir / "result.json"
+        wait_until(path.exists, BOUND, "the result")
+        document: dict[str, Any] = json.loads(path.read_text())
+        assert document["exit"] == code, document
+        self.all_gone()
+        wait_until(lambda: not any(host.pids() for host in self.bed.hosts), BOUND, "nothing left on a host")
+        return document
+
+
+@pytest.fixture
+def bed(bed2: Bed) -> Bed:
+    bed2.connect_hosts()
+    return bed2
+
+
+@pytest.fixture
+def launch(bed: Bed, tmp_path: Path) -> Elsewhere:
+    return Elsewhere(bed, tmp_path)
+
+
+def kill_controller(launch: Launch, host: Host) -> None:
+    """The daemon on a host that has the run."""
+    pid = json.loads((launch.run_dir / "run.json").read_text())["controller"]["pid"]
+    (found,) = [process for process in host.pids() if process.inner == pid]
+    os.kill(found.pid, signal.SIGKILL)
+
+
+def test_a_run_is_shown_to_its_end_and_said_words_about(launch: Elsewhere) -> None:
+    launch.begun()
+    run = json.loads((launch.run_dir / "run.json").read_text())
+    assert run["controller"]["host"] == "h1"
+    name = launch.run_dir.name
+    status = launch.call("status", "--json")
+    assert json.loads(status.stdout)["state"] == "running", status
+    logs = launch.call("logs", name, "-n", "1")
+    assert logs.returncode == 0 and " step " in logs.stdout
+    by_host = launch.call("status", "--on", "h1", str(launch.run_dir), "-q")
+    assert by_host.stdout == "running\n", by_host
+    attached = Elsewhere(launch.bed, launch.place / "again")
+    attached.place = launch.place
+    attached.begin("attach", name, "--json")
+    launch.let_end()
+    assert attached.process is not None and attached.process.wait(BOUND) == 0
+    launch.ended(0)
+    assert launch.call("attach", name).returncode == 0
+
+
+def test_a_killed_launcher_changes_nothing(launch: Elsewhere) -> None:
+    launch.begun().kill_launcher()
+    launch.let_end()
+    launch.ended(0)
+
+
+def test_a_cut_from_the_launching_machine_changes_nothing(launch: Elsewhere) -> None:
+    launch.begun("--lease", "5s")
+    launch.bed.host("h1").drop_from(launch.bed.head_address)
+    assert launch.process is not None
+    assert launch.process.wait(BOUND) == 4
+    assert f"goes on there\nhint: allranks attach {launch.run_dir.name}" in launch.stderr
+    launch.let_end()
+    launch.all_gone()
+    launch.bed.host("h1").clear_faults()  # for sshd, which holds its end of the connection
+    launch.ended(0)
+
+
+def test_a_terminal_that_dies_changes_nothing(launch: Elsewhere) -> None:
+    terminal = Terminal(launch, "--controller", "first-node")
+    terminal.until(lambda: len(list(launch.work.glob("up-*"))) == RANKS, "all ranks up")
+    terminal.dies()
+    launch.let_end()
+    launch.ended(0)
+
+
+def test_ctrl_z_detaches_and_ctrl_c_ends(launch: Elsewhere) -> None:
+    terminal = Terminal(launch, "--controller", "first-node")
+    terminal.until(lambda: len(list(launch.work.glob("up-*"))) == RANKS, "all ranks up")
+    terminal.ctrl_z()
+    terminal.type("d\n")
+    assert terminal.ends() == 0
+    assert f"{launch.run_dir.name} goes on" in terminal.text
+    assert launch.call("stop", launch.run_dir.name).returncode == 0
+    launch.ended(143)
+    for up in launch.work.glob("up-*"):
+        up.unlink()
+    again = Terminal(launch, "--controller", "h1")
+    again.until(lambda: len(list(launch.work.glob("up-*"))) == RANKS, "all ranks up")
+    again.type("\x03")
+    assert again.ends() == 130
+    launch.ended(143)
+
+
+def test_signals_without_a_terminal_travel_too(launch: Elsewhere) -> None:
+    launch.begun()
+    launch.signal(signal.SIGINT)
+    assert launch.process is not None
+    assert launch.process.wait(BOUND) == 130
+    launch.ended(143)
+
+
+def test_stop_from_a_third_machine(launch: Elsewhere) -> None:
+    launch.begun()
+    done = launch.call("stop", "--on", "h1", str(launch.run_dir), env={"XDG_STATE_HOME": str(launch.place / "other")})
+    assert done.returncode == 0, done.stderr
+    launch.ended(143)
+
+
+def test_a_dead_controller_is_replaced_within_the_lease(launch: Elsewhere) -> None:
+    launch.begun("--lease", "20s")
+    kill_controller(launch, launch.bed.host("h1"))
+    assert launch.process is not None
+    assert launch.process.wait(BOUND) == 4
+    launch.begin("attach", "--take-over", str(launch.run_dir), "--json", cwd=launch.place)
+    launch.until("controller-attached")
+    launch.let_end()
+    launch.ended(0)
+
+
+def test_the_death_of_its_host_ends_the_others_by_lease(launch: Elsewhere) -> None:
+    launch.begun("--lease", "5s")
+    launch.bed.host("h1").power_off()
+    launch.all_gone()
+    wait_until(lambda: not launch.bed.host("h2").pids(), BOUND, "nothing left on h2")
+    done = launch.call("attach", launch.run_dir.name, "--on", "h1")
+    assert done.returncode == 4 and "h1" in done.stderr
+
+
+def test_a_run_goes_on_after_the_death_of_its_controllers_host(make_bed: MakeBed, tmp_path: Path) -> None:
+    bed = make_bed(3)
+    bed.connect_hosts()
+    launch = Elsewhere(bed, tmp_path)
+    launch.start(program("v_steps.py"), "--controller", "h3", "--spares", "1", "--lease", "30s", nproc=2)
+    launch.until_running(RANKS)
+    bed.host("h3").power_off()
+    launch.begin("attach", "--take-over", str(launch.run_dir), "--json", cwd=launch.place)
+    launch.until("controller-attached")
+    launch.let_end()
+    launch.ended(0)
+
+
+def test_what_cannot_be_there_is_refused(launch: Elsewhere) -> None:
+    def refused(*words: str) -> str:
+        done = launch.call("run", *words, "--nproc", "1", "train.py")
+        assert done.returncode in (2, 4), done
+        return done.stderr
+
+    hosts = ("--hosts", str(launch.bed.hostfile_names))
+    assert "--controller h9: not a host of" in refused(*hosts, "--controller", "h9")
+    assert "needs --hosts" in refused("--local", "2", "--controller", "first-node")
+    assert "--sync ships files" in refused(*hosts, "--sync", "--controller", "h1")
+    assert "h1: no run directory there" in refused(*hosts, "--workdir", "/nowhere", "--controller", "h1")
+    no_python = refused(*hosts, "--agent-python", "/bin/false", "--controller", "h1")
+    assert "h1 has no Python 3.10 or newer, which a controller needs" in no_python
+    dry = launch.call("run", *hosts, "--controller", "h2", "--nproc", "1", "--dry-run", "train.py")
+    assert f"the controller would run on h2, with the run directory in {launch.runs} there" in dry.stdout
+    assert not any(host.pids() for host in launch.bed.hosts)
