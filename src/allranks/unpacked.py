@@ -51,7 +51,7 @@ def remove_archive() -> None:
 
 
 def heed_signals_of_the_other_side() -> None:
-    """Take the words of standard input as signals, and its end as a hangup, where there is no terminal to give them."""
+    """Without a terminal, take the words of standard input as signals, and its end as a hangup."""
     if os.environ.pop(LISTENS, ""):
         threading.Thread(target=_heed, name="other-side", daemon=True).start()
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 from allranks.agent.processes import USER_SIGNALS
 from allranks.cluster import Cluster, Node
 from allranks.errors import NodeError, RunIsElsewhere, TransportError, UsageError
+from allranks.exitcodes import NODE_FAILED
 from allranks.gang.agent_archive import PYTHONS
 from allranks.gang.session import environments
 from allranks.plan.environment import forwarded
@@ -172,7 +173,7 @@ class LaunchElsewhere:
         directory = _text(answer, "directory")
         if not directory:
             raise NodeError(
-                f"{self._node.name}: no run directory there: {_text(answer, 'refused')[-200:]}\n"
+                f"{self._node.name} gives no run directory ({_text(answer, 'refused')[-200:]})\n"
                 "hint: name directories that it has, with --workdir and --runs-dir"
             )
         name = os.path.basename(directory)
@@ -184,7 +185,17 @@ class LaunchElsewhere:
             raise TransportError(
                 f"the connection to {self._node.name} has ended. {name} goes on there\nhint: allranks attach {name}"
             )
+        if code == NODE_FAILED:
+            sys.stderr.write(self._reach_note())
         return code
+
+    def _reach_note(self) -> str:
+        """Say from where nodes were reached: their refusals and fixes are those of that machine."""
+        other = next((one.name for one in self._cluster.nodes if not one.is_local), "")
+        if not other:
+            return ""
+        tried = f"ssh {self._node.name} ssh -o BatchMode=yes {other} true"
+        return f"note: {self._node.name} reaches the other nodes by its own ssh, which `{tried}` tries\n"
 
     @property
     def _workdir(self) -> str:

@@ -298,7 +298,7 @@ class Launched(Watched):
         self._tell(USER_SIGNALS[name])
 
     def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
-        """Return the result for who has pressed Ctrl-C: the controller was told by SIGTERM."""
+        """Return the result for who has pressed Ctrl-C: the controller has had SIGTERM."""
         if reason == "ctrl-c" and result.exit == TERMINATED:
             return replace(result, exit=CTRL_C)
         return result
