@@ -193,6 +193,7 @@ def test_what_cannot_be_there_is_refused(launch: Elsewhere) -> None:
     dry = launch.call("run", *hosts, "--controller", "h2", "--nproc", "1", "--dry-run", "train.py")
     assert f"the controller would run on h2, with the run directory in {launch.runs} there" in dry.stdout
     launch.bed.host("h1").run("rm ~/.ssh/config")
-    assert "note: h1 reaches the other nodes by its own ssh, which `ssh h1 ssh -o" in refused(*hosts, "--controller", "h1")
+    unreached = refused(*hosts, "--controller", "h1")
+    assert "note: h1 reaches the other nodes by its own ssh, which `ssh h1 ssh -o" in unreached
     launch.bed.connect_hosts()
     wait_until(lambda: not ours(launch.bed), BOUND, "nothing left")
