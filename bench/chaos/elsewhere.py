@@ -16,6 +16,8 @@ from tests.hosts.bed import Bed, Host, Process
 from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
 
+from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import ResultDocument
 from bench.census import Alive, alive_in, is_boot, on_hosts, others
 from bench.chaos.faults import NODE_WAIT
 from bench.chaos.plan import PAUSE, STEPS, Round
@@ -115,6 +117,10 @@ class ElsewherePlay(Play):
         """Say where the controller is."""
         return {**super().options(), "--controller": self.hosts[-1].name, "--runs-dir": str(self.launch.runs)}
 
+    def result(self) -> ResultDocument | None:
+        """What the run has come to, whatever the view of it has printed since."""
+        return RunDirectory(self.launch.run_dir).read_result()
+
     def strike_now(self) -> None:
         """Carry out the fault."""
         AWAY_STRIKES[self.round.fault](self)
@@ -159,6 +165,7 @@ class ElsewherePlay(Play):
     def take_over(self) -> None:
         """Its host dies, and this machine sees the run directory."""
         self.hosts[-1].power_off()
+        self.launch.kill()  # its terminal would show for a while that nothing comes
         time.sleep(self.round.lasting)
         self._begin("attach", "--take-over", str(self.launch.run_dir), "--json")
 

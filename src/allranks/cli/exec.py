@@ -145,9 +145,9 @@ def _nodes_of_run(run: RunDirectory, typed: Given, spec: RunSpec) -> Iterator[Re
     why = out_of_reach(run)
     if why:
         raise UsageError(f"{why}\nhint: {another_way(run)}")
-    from allranks.gang.session import reachable_nodes  # imported late: a target needs no session
+    from allranks.gang.session import reachable_nodes, seen_from_here  # imported late: a target needs no session
 
-    document = run.read_run()
+    document = seen_from_here(run.read_run())
     if document.source == JOINED:
         _refuse_secrets_in_the_clear(spec)
     of_run = from_document(document.spec)

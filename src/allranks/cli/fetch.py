@@ -17,7 +17,7 @@ from allranks.engines.calls import out_of_reach, reached_nodes
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, code_if
 from allranks.gang.fetching import FetchedFiles, Fetching, NodeFetch
-from allranks.gang.session import reachable_nodes
+from allranks.gang.session import reachable_nodes, seen_from_here
 from allranks.gang.tasks import run_loop
 from allranks.gang.transport import Transport
 from allranks.protocol.codec import document_line, omit_empty, spread
@@ -157,7 +157,7 @@ def _sources(run: RunDirectory) -> Mapping[str, str]:
 
 def to_fetch(run: RunDirectory, landing: Path) -> list[NodeFetch]:
     """List the nodes with outputs that are not here already; of a shared directory one node gives all."""
-    document = run.read_run()
+    document = seen_from_here(run.read_run())
     shared = from_document(document.spec).places.output_dir
     here = os.path.realpath(run.path / "outputs")
     sources = _sources(run)

@@ -60,7 +60,7 @@ from allranks.runs.documents import (
     Unfetched,
 )
 from allranks.runs.nodeledger import SeenNode, add_records, blame, ledger_file, records_of
-from allranks.runs.opening import controller_identity, node_entry, take_control, write_opening
+from allranks.runs.opening import controller_identity, node_entry, take_control, write_nodes, write_opening
 from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
 from allranks.runs.timeledger import newest_steps
 from allranks.runs.view import View
@@ -746,7 +746,7 @@ def node_entries(cluster: Cluster, role: str = "") -> list[NodeEntry]:
 
 def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster], NodeReach]) -> Session:
     """Make a session for a run whose controller has ended: its agents are looked for and taken over."""
-    document = run.read_run()
+    document = seen_from_here(run.read_run())
     _refuse_another_protocol(run.name, document.versions)
     facts = run.read_facts()[0]
     gang = document.gang
@@ -785,6 +785,7 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
         state.incarnation = entry.life or 0
     status = run.read_status()
     session.resume(facts, status)
+    write_nodes(run, document.nodes)
     take_control(run)
     now = time.time()
     run.append(Stamped("", now, None, ControllerAttached(os.getpid())))
@@ -803,6 +804,17 @@ def _refuse_another_protocol(name: str, versions: Mapping[str, str]) -> None:
             f"This allranks ({__version__}) speaks protocol {PROTOCOL}, and changes nothing of the run\n"
             f"hint: pip install allranks=={versions.get('allranks', '')}"
         )
+
+
+def seen_from_here(document: RunDocument) -> RunDocument:
+    """Return run.json as this machine sees it: the machine of a controller elsewhere is another one."""
+    controller = document.controller
+    here = platform.node()
+    if controller is None or controller.host == here:
+        return document
+    return dataclasses.replace(
+        document, nodes=tuple(dataclasses.replace(entry, is_local=entry.host == here) for entry in document.nodes)
+    )
 
 
 def reachable_nodes(entries: Iterable[NodeEntry]) -> list[Node]:
