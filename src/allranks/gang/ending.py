@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from allranks.diagnose.hangs.compared import odd_call, read_called
 from allranks.diagnose.words import ABORT
@@ -11,6 +11,7 @@ from allranks.protocol.messages import DrainedMessage, EndedMessage, FaultMessag
 from allranks.protocol.orders import EndOrder
 from allranks.protocol.run_facts import EndingBegun, FailureNoted, InitTimeout, Stamped, StopAsked
 
+from .members import NodeState
 from .remarks import called_unlike
 from .roster import Roster
 from .states import Action, AttemptOver, Send, State, Tick
@@ -97,13 +98,16 @@ class Ending:
         roster = self.roster
         if roster.spec.tries_again and not roster.stop_reason and now < self._fence_at:
             return []
-        waiting = [n for n in roster.nodes.values() if n.node_dir and not n.gone]
-        if any(not n.ended for n in waiting) and now < self._deadline:
+        if now < self._deadline and self._any_there(lambda node: not node.ended):
             return []
-        if any(n.ended and not n.drained for n in waiting) and now < self._deadline + DRAIN_PATIENCE:
+        if now < self._deadline + DRAIN_PATIENCE and self._any_there(lambda node: node.ended and not node.drained):
             return []
         roster.state = State.OVER
         return [*self._compare_calls(), AttemptOver(roster.attempt)]
+
+    def _any_there(self, awaited: Callable[[NodeState], bool]) -> bool:
+        """Whether a node is there of which something is awaited. The first that is found answers."""
+        return any(awaited(node) and node.node_dir and not node.gone for node in self.roster.nodes.values())
 
     def _compare_calls(self) -> list[Action]:
         called = {rank: groups for end in self.roster.exits for rank, groups in end.fact.calls.items()}

@@ -51,11 +51,13 @@ class ProcessGroups:
         self.ending = ending
         self._worlds: dict[tuple[str, int], Stamped[WorldMessage]] = {}  # by node and number
         self._whole_at: dict[tuple[str, int], float] = {}  # when a world was first seen whole on its node
+        self._awaited: list[RankState] | None = None  # ranks that had not initialised when they were looked at
 
     def begin_attempt(self) -> None:
         """Forget the attempt before."""
         self._worlds.clear()
         self._whole_at.clear()
+        self._awaited = None
 
     @property
     def tool(self) -> str:
@@ -175,19 +177,28 @@ class ProcessGroups:
         roster.note_limit(stamped.fact.limit)
         through = RankInitialised(stamped.fact.rank, stamped.fact.limit)
         actions: list[Action] = [roster.stamp(through, stamped.node, stamped.t)]
-        times = [r.initialised_t for r in roster.ranks() if r.initialised_t is not None]
-        count = len(roster.ranks())
-        if roster.initialised_t is None and len(times) == count:
+        if roster.initialised_t is None and self._all_have_initialised():
+            times = [r.initialised_t for r in roster.ranks() if r.initialised_t is not None]
             roster.initialised_t = max(times)
             seconds = round(roster.initialised_t - roster.started, 3)
-            actions.append(roster.stamp(AllInitialised(seconds, count), t=roster.initialised_t))
+            actions.append(roster.stamp(AllInitialised(seconds, len(times)), t=roster.initialised_t))
         return actions
 
+    def _all_have_initialised(self) -> bool:
+        """Whether no rank is awaited any more. All reports together look at each rank once."""
+        if self._awaited is None:
+            self._awaited = self.roster.ranks()
+        while self._awaited and self._awaited[-1].initialised_t is not None:
+            self._awaited.pop()
+        return not self._awaited
+
     def _trains_alone(self, stamped: Stamped[ReportMessage]) -> Finding | None:
-        planned = sum(self.roster.rank_counts.values())
         report = stamped.fact
         size = report.world_size or 0
-        if self.roster.testing or report.event not in ("alone", "initialised") or not 0 < size < planned:
+        if self.roster.testing or self.roster.plan is None or report.event not in ("alone", "initialised"):
+            return None
+        planned = self.roster.plan.world_size
+        if not 0 < size < planned:
             return None
         if report.event == "alone":
             how = f"the program starts with a world size of {size} on {stamped.node}"

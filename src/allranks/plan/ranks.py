@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from allranks.cluster import Node
 from allranks.protocol.orders import SuiteNodes
@@ -31,7 +32,7 @@ class Plan:
 
     nodes: tuple[NodePlan, ...]
 
-    @property
+    @cached_property
     def world_size(self) -> int:
         """Number of ranks in all."""
         return sum(n.nproc for n in self.nodes)
