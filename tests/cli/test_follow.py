@@ -31,7 +31,8 @@ class Fails:
     def follow(self, asks): raise eval(sys.argv[2])
 
 try:
-    detach(Fails(), View(), Outlets(RunSpec()), fold=True, quiet=False, json_=False)
+    spec = RunSpec.of(detach=True)
+    detach(Fails(), View(), Outlets(spec), spec.output, quiet=False, json_=False)
 except AllranksError as error:
     print(error)
 """
