@@ -52,6 +52,7 @@ OUTSIDE = (
     "roles_file",
     "end_orphans",
     "detach",
+    "controller",
     "test",
     "level",
     "only",

@@ -27,6 +27,7 @@ OUTSIDE = (
     "local",
     "hosts",
     "detach",
+    "controller",
     "workdir",
     "runs_dir",
 )
