@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bench.chaos.__main__ import read_lines, to_play
 from bench.chaos.elsewhere import JOIN_STRIKES, SLURM_STRIKES
-from bench.chaos.faults import BY_NAME, FAULTS, MOST_LOAD, Ends, Fault, Target, Way, When, codes, lease, load_factor
-from bench.chaos.judge import Accused, Breach, Invariant, Printed, Seen, TrainedStep, judge, unknown
+from bench.chaos.faults import BY_NAME, FAULTS, Ends, Fault, Target, Way, When, codes
+from bench.chaos.judge import Accused, Invariant, Printed, Seen, TrainedStep, judge, unknown
 from bench.chaos.plan import LAST_STEP, STEPS, Moment, Round, draw, fault_of
 from bench.chaos.playing import PREPARED, STRIKES
-from bench.chaos.table import Line, last_lines, summary
 
 from allranks.diagnose.causes import CAUSES
 from allranks.exitcodes import MEANINGS
@@ -27,10 +24,6 @@ UNBROKEN = {step: float(step).hex() for step in range(1, 6)}
 def test_a_seed_gives_the_same_rounds_each_time() -> None:
     assert [draw(16, number) for number in range(200)] == [draw(16, number) for number in range(200)]
     assert draw(16, 3) == Round(**draw(16, 3)._asdict())
-
-
-def test_another_seed_gives_other_rounds() -> None:
-    assert [draw(1, number) for number in range(20)] != [draw(2, number) for number in range(20)]
 
 
 def test_every_fault_strikes_about_as_often_as_any_other() -> None:
@@ -82,14 +75,6 @@ def test_what_must_go_on_ends_with_0_once_ranks_train() -> None:
         elif fault.ends is not Ends.EITHER:
             assert 0 not in right
     assert codes(BY_NAME["sleep"], True, "stop") == {5}
-
-
-def test_the_load_factor_has_its_limits() -> None:
-    assert [load_factor(load, 2) for load in (0.1, 3.0, 500.0)] == [1.0, 1.5, MOST_LOAD]
-
-
-def test_the_lease_grows_with_the_load_where_another_controller_takes_over() -> None:
-    assert [lease(BY_NAME[name], 3.0) for name in ("kill-controller", "abandoned", "link-down")] == [30.0, 30.0, 10.0]
 
 
 def test_the_failure_model_names_faults_and_tests_that_there_are() -> None:
@@ -231,59 +216,4 @@ def test_a_fault_that_came_too_late_must_change_nothing() -> None:
     assert broken(late._replace(code=1), "raise") == {Invariant.CODE}
 
 
-def test_bounds_grow_with_the_load() -> None:
-    slow = right()._replace(seconds=3 * BY_NAME["kill-rank"].bound)
-    assert broken(slow) == {Invariant.BOUND}
-    assert broken(slow._replace(load=7.0)) == set()
-
-
 # -- results -------------------------------------------------------------------------------------------
-
-
-def line(number: int, fault: str, **changes: object) -> Line:
-    made = Line(1, number, fault, "step 3", 4, 3, "abc", 1.0, code=0, seconds=10.0 + number, lines=100, load=4.0)
-    return made._replace(**changes)  # type: ignore[arg-type]
-
-
-def test_the_table_counts_rounds_by_fault() -> None:
-    lines = [
-        line(0, "kill-rank"),
-        line(1, "kill-rank", unknown=True),
-        line(2, "raise", breaches=("right exit code: exit 4, not 1",), commit="def"),
-        line(3, "memory", error="Unplayable: no control group"),
-    ]
-    text = summary(lines)
-    assert "| SIGKILL to a rank | 46 s | 2 | 1 | 1 | 0 | 10 s, 11 s |" in text
-    assert "| a rank raises ValueError | 11 s | 1 | 0 | 0 | 1 | 12 s, 12 s |" in text
-    assert "| all |  | 3 | 1 | 1 | 1 |" in text
-    assert "3 rounds, 1 unknown (33.3%)" in text and "control group" not in text
-    assert "commit abc: 2 rounds, 0 to 1" in text and "commit def: 1 rounds, 2 to 2" in text
-
-
-def test_lines_are_read_again_and_one_that_was_cut_short_is_none(tmp_path: Path) -> None:
-    lines = [line(0, "kill-rank"), line(1, "raise", breaches=("a", "b"), causes=("x",))]
-    texts = [json.dumps(one._asdict()) for one in lines]
-    (tmp_path / "rounds").write_text("\n".join([*texts, texts[0][:40]]))
-    read = read_lines(tmp_path / "rounds")
-    assert [one.number for one in read] == [0, 1]
-    assert list(read[1].breaches) == ["a", "b"]
-    assert read_lines(tmp_path / "none") == []
-
-
-def test_rounds_are_played_once_and_broken_ones_again_where_that_is_asked_for() -> None:
-    lines = [
-        line(0, "raise"),
-        line(1, "raise", breaches=("x",)),
-        line(2, "raise", error="OSError: x"),
-        line(3, "raise", breaches=("x",)),
-        line(3, "raise", t=2.0),
-    ]
-    assert to_play(1, range(6), lines, "", False) == [2, 4, 5]
-    assert to_play(1, range(6), lines, "", True) == [1, 2]
-    numbers = to_play(1, range(len(FAULTS)), [], "leave", False)
-    assert [draw(1, number).fault for number in numbers] == ["leave"]
-    assert [bool(one.breaches) for one in last_lines(lines)] == [False, True, False, False]
-
-
-def test_breaches_are_records() -> None:
-    assert Breach(Invariant.LOSS, "x").invariant.value == "loss equal to an unbroken run's"

@@ -13,11 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.hosts.bed import Bed, BedError, Host, Unavailable, missing, network
+from tests.hosts.bed import Bed, BedError, Host, Unavailable, network
 from tests.hosts.bed.__main__ import main
 from tests.hosts.bed.host import read_process
-from tests.hosts.bed.linkfaults import LinkFaults
-from tests.hosts.bed.netfaults import NetworkFaults
 from tests.hosts.conftest import MakeBed
 from tests.hosts.waiting import BOUND, wait_until
 
@@ -57,32 +55,6 @@ def test_hosts_are_machines(bed4: Bed) -> None:
     assert first.run("ls /sys/class/net").stdout.split() == ["eth0", "lo"]
     assert first.run("cat /proc/1/comm").stdout == "bash\n"
     assert first.run([sys.executable, "-c", "import pytest"], check=False).stderr == ""
-
-
-def test_a_users_own_ssh(bed2: Bed) -> None:
-    """`ssh` on PATH reaches the hosts with checked host keys."""
-    out = subprocess.run(
-        ["ssh", "h2", "echo $SSH_CONNECTION"], env=bed2.env(), capture_output=True, text=True
-    )
-    assert out.stdout.split()[0] == bed2.head_address and out.stderr == ""
-    assert bed2.hostfile.read_text().split() == [h.address for h in bed2.hosts]
-    assert bed2.hostfile_names.read_text().split() == ["h1", "h2"]
-    known = bed2.dir / "known_hosts"
-    text = known.read_text()
-    known.write_text("")
-    try:
-        assert "Host key verification failed" in bed2.ssh("h1", "true").stderr
-    finally:
-        known.write_text(text)
-
-
-def test_a_user_who_is_not_root(bed2: Bed) -> None:
-    done = bed2.ssh(
-        "h1", f"id -un; pwd; touch f; {sys.executable} -c 'import os; print(os.getuid())'", user="trainer"
-    )
-    assert done.stdout.split() == ["trainer", "/home/trainer", "20200"], done.stderr
-    assert (bed2.hosts[0].home("trainer") / "f").exists()
-    assert bed2.hosts[0].run("id -un", user=(20200, 20200)).stdout == "trainer\n"
 
 
 def test_delay(bed2: Bed) -> None:
@@ -146,15 +118,6 @@ def test_signals_and_processes(bed2: Bed) -> None:
     assert one.pids() == [] and bed2.ssh("h1", "true").returncode == 0
 
 
-def test_run_ends_what_takes_too_long(bed2: Bed) -> None:
-    one, _ = bed2.hosts
-    with pytest.raises(subprocess.TimeoutExpired):
-        one.run("sleep 600", timeout=0.3)
-    wait_until(lambda: one.pids() == [], what="nothing left of it")
-    with pytest.raises(BedError, match="exit 3: why"):
-        one.run("echo why >&2; exit 3")
-
-
 def test_two_beds_and_nothing_left(make_bed: MakeBed, bed2: Bed) -> None:
     bed = make_bed(3, names=["node01", "node02", "gpu-a"], shm="8m", own_tmp=True)
     last = bed.hosts[2]
@@ -189,54 +152,6 @@ def test_a_bed_whose_owner_was_killed_is_swept(make_bed: MakeBed, tmp_path: Path
     assert not network.links(slot) and not network.namespaces(slot)
 
 
-def test_what_a_killed_owner_left_without_its_bridge_is_in_nobodys_way(make_bed: MakeBed) -> None:
-    """Whoever takes the slot next removes it: this test, or a session beside it."""
-    bed = make_bed(1)
-    network.call("ip", "link", "del", bed.slot.bridge)
-    assert bed.hosts[0].is_on
-    claimed = []
-    while not Path("/sys/class/net", bed.slot.bridge).exists():
-        claimed.append(network.claim(keep=False))
-    wait_until(lambda: not bed.hosts[0].is_on, what="the host without a bridge gone")
-    for slot in claimed:
-        network.release(slot)
-
-
-def test_every_verb_of_the_network_is_noted(bed2: Bed) -> None:
-    """A bed is healed only where one was called."""
-    undoing = {"link_up", "clear_network_faults", "undelay_link", "links", "outer"}
-    for faults in (NetworkFaults, LinkFaults):
-        verbs = {name for name in vars(faults) if not name.startswith("_")} - undoing
-        assert verbs and all(hasattr(getattr(faults, name), "__wrapped__") for name in verbs), verbs
-    one, two = bed2.hosts
-    one.clear_faults()
-    two.clear_faults()
-    one.rate_to(two, "50mbit")
-    assert "htb" in two.run(["tc", "qdisc"]).stdout
-    bed2.heal()
-    assert "htb" not in one.run(["tc", "qdisc"]).stdout + two.run(["tc", "qdisc"]).stdout
-
-
-@pytest.mark.slow
-def test_beds_that_are_made_at_the_same_time(tmp_path: Path) -> None:
-    """As by several sessions: each has hosts of its own, and none is in another's way."""
-    code = (
-        "import sys\nfrom tests.hosts.bed import Bed\n"
-        "for _ in range(3):\n"
-        "    with Bed.up(2, sys.argv[1]) as bed:\n"
-        "        bed.heal()\n"
-        "        print(bed.slot.number, bed.ssh('h2', 'hostname', check=True).stdout.strip(), flush=True)\n"
-    )
-    root = Path(__file__).parents[2]
-    owners = [
-        subprocess.Popen([sys.executable, "-c", code, str(place)], cwd=root, stdout=subprocess.PIPE, text=True)
-        for place in (tmp_path / str(n) for n in range(4))
-    ]
-    outputs = [owner.communicate(timeout=BOUND)[0].split() for owner in owners]
-    assert [owner.returncode for owner in owners] == [0] * 4
-    assert [output[1::2] for output in outputs] == [["h2"] * 3] * 4
-
-
 def test_command_line(make_bed: MakeBed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--dir", str(tmp_path / "bed")]
     assert main(["up", "2", *where]) == 0
@@ -252,8 +167,3 @@ def test_command_line(make_bed: MakeBed, tmp_path: Path, capsys: pytest.CaptureF
     finally:
         assert main(["down", *where]) == 0
     assert not (tmp_path / "bed").exists() and not network.links(bed.slot)
-
-
-def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert missing() == "host tests need root: they make network namespaces"

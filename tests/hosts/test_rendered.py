@@ -164,22 +164,6 @@ def test_roles_are_pods_of_one_run(rendered: Callable[..., Pods], tmp_path: Path
     pods.nothing_left()
 
 
-def test_one_pods_exception_ends_all_with_the_verdict_in_every_pod(
-    rendered: Callable[..., Pods], tmp_path: Path
-) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "odd.py").write_text(ODD)
-    pods = rendered(["odd.py"]).start(0, 1, 2)
-    assert pods.codes() == [1, 1, 1]
-    verdict = document(tmp_path, "verdict.json")
-    assert (verdict["cause"], verdict["where"]["node"]) == ("program-exception", "demo-2")
-    for index in range(NODES):
-        assert "out of tune" in pods.log(index)
-        assert "out of tune" in pods.termination(index)["message"]
-    assert pods.termination(0)["cause"] == "program-exception"
-    pods.nothing_left()
-
-
 def test_each_pod_has_its_memory_volume_and_the_first_pod_for_a_master(
     rendered: Callable[..., Pods], tmp_path: Path
 ) -> None:
@@ -194,16 +178,6 @@ def test_each_pod_has_its_memory_volume_and_the_first_pod_for_a_master(
 
 
 @pytest.mark.slow
-def test_the_pod_that_never_comes_is_named(rendered: Callable[..., Pods], tmp_path: Path) -> None:
-    pods = rendered(program("v_steps.py"), lines='init-timeout = "6s"').start(0, 1)
-    assert pods.codes() == [4, 4]
-    for index in (0, 1):
-        assert "demo-2" in pods.log(index), pods.log(index)
-    assert document(tmp_path, "verdict.json")["where"]["node"] == "demo-2"
-    pods.nothing_left()
-
-
-@pytest.mark.slow
 def test_a_pod_that_is_told_to_go_lets_all_ranks_save(rendered: Callable[..., Pods], tmp_path: Path) -> None:
     """Eviction and `kubectl delete`: SIGTERM to a container's first process."""
     (tmp_path / "work").mkdir()
@@ -213,17 +187,6 @@ def test_a_pod_that_is_told_to_go_lets_all_ranks_save(rendered: Callable[..., Po
     codes = pods.codes()
     assert codes[2] in (143, 4) and 0 not in codes, [pods.log(i)[-400:] for i in range(NODES)]
     assert set(codes) <= {4, 143}
-    pods.nothing_left()
-
-
-@pytest.mark.slow
-def test_a_pod_that_is_gone_at_once_ends_all(rendered: Callable[..., Pods], tmp_path: Path) -> None:
-    """OOMKilled, or the machine is lost: nothing says good-bye."""
-    pods = rendered(program("v_steps.py"), "--deadline", "1h", lines='lease = "5s"').start(0, 1, 2)
-    wait_until(lambda: len(list((tmp_path / "work").glob("up-*"))) == NODES, BOUND, "all ranks are up")
-    pods.signal(2, signal.SIGKILL)
-    assert pods.codes(0, 1) == [4, 4]
-    assert document(tmp_path, "verdict.json")["where"]["node"] == "demo-2"
     pods.nothing_left()
 
 
@@ -278,22 +241,6 @@ class Machines:
                 process.wait(BOUND)
 
 
-@pytest.fixture
-def sky(pods_bed: Bed, tmp_path: Path) -> Iterator[Callable[..., Machines]]:
-    made: list[Machines] = []
-
-    def make(program: list[str], init_timeout: str = "60s") -> Machines:
-        (tmp_path / "work").mkdir(exist_ok=True)
-        (tmp_path / "work" / "allranks.toml").write_text(f'init-timeout = "{init_timeout}"\n')
-        made.append(Machines(pods_bed, tmp_path, render("skypilot", tmp_path, program, "--infra", "aws")))
-        (tmp_path / "work" / "allranks.toml").unlink()
-        return made[-1]
-
-    yield make
-    for machines in made:
-        machines.end()
-
-
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -316,21 +263,3 @@ def test_the_example_trains_on_two_machines(pods_bed: Bed, tmp_path: Path) -> No
         machines.nothing_left()
     finally:
         machines.end()
-
-
-@pytest.mark.slow
-def test_one_machines_exception_ends_all(sky: Callable[..., Machines], tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "odd.py").write_text(ODD)
-    machines = sky(["odd.py"]).start(0, 1, 2)
-    assert machines.codes() == [1, 1, 1]
-    assert all("out of tune" in machines.log(rank) for rank in range(NODES))
-    machines.nothing_left()
-
-
-@pytest.mark.slow
-def test_the_machine_that_never_comes_is_named(sky: Callable[..., Machines], pods_bed: Bed) -> None:
-    machines = sky(program("v_steps.py"), init_timeout="6s").start(0, 1)
-    assert machines.codes() == [4, 4]
-    assert all(pods_bed.hosts[2].address in machines.log(rank) for rank in (0, 1))
-    machines.nothing_left()
