@@ -137,7 +137,7 @@ def test_the_links_of_the_newest_test_beside_it(tmp_path: Path) -> None:
     other = {"suite": "sync", "ok": True, "exit": 0, "nodes": ["elsewhere"], "started": T, "links": []}
     (tmp_path / "test-else" / "result.json").write_text(json.dumps(other))
     words = page(run).text
-    assert "Bandwidth of links (test-new)" in words and "test-new: slow" in words
+    assert "Links (test-new)" in words and "row sends to column" in words and "test-new: slow" in words
     assert "test-less" not in words and "test-old" not in words and "elsewhere" not in words
 
 

@@ -32,7 +32,7 @@ from allranks.text import count_of, cut, format_elapsed, format_ranks, format_si
 
 from .checks_table import WORDS, counts
 from .ledgerwords import goodput_words, ledger_rows
-from .linkmaps import LinkMap, link_maps
+from .linkmaps import link_map
 from .machines import addresses, facts_of, machine_groups, scheduler
 from .page import FINDINGS, LINES, environment, findings_of, moment, render
 from .progressplot import progress_plots
@@ -62,6 +62,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     line = timeline(record.facts, nodes, aliases, main)
     own = [stamped for stamped in record.facts if not stamped.role]
     ledger = result.time_ledger or ledger_of(own, record.status)
+    links_of, links = _links(record, list(nodes))
     return render(
         "run.html",
         script=Markup(script),
@@ -91,7 +92,8 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         legend=legend(line),
         progress=progress_plots(record.progress),
         began=moment(line.start),
-        maps=_maps(record, list(nodes)),
+        links=links,
+        links_of=links_of,
         tests=_tests(record),
         checks=_checks(record),
         texts=_texts(record.texts),
@@ -158,15 +160,15 @@ def _attempts(result: ResultDocument) -> list[tuple[int, str, str]]:
 # -- tests, checks ---------------------------------------------------------------------------------
 
 
-def _maps(record: Record, names: Sequence[str]) -> list[LinkMap]:
-    """Make heatmaps of links: of this run's tests, else of the newest test of links beside it."""
+def _links(record: Record, names: Sequence[str]) -> tuple[str, str]:
+    """Draw the links of this run's tests, else of the newest test of links beside it; give its name and the map."""
     if record.links:
-        return link_maps(record.links, names)
+        return "", link_map(record.links, names)
     for tested in record.tests:
-        maps = link_maps(tested.links, names)
-        if maps:
-            return [replace(link_map, title=f"{link_map.title} ({tested.run})") for link_map in maps]
-    return []
+        drawn = link_map(tested.links, names)
+        if drawn:
+            return tested.run, drawn
+    return "", ""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from allranks.protocol.codec import decode_each
 from allranks.runs.documents import StageResult, SuiteResult
 from allranks.text import count_of, cut, format_ranks, format_rate, format_size_option, format_time
 
-from .linkmaps import link_maps
+from .linkmaps import link_map
 from .page import LINES, capped, findings_of, moment, render
 from .plot import busbw_plot
 
@@ -37,7 +37,7 @@ def test_page(result: SuiteResult) -> str:
         tests=[_test(row) for row in collectives],
         plot=busbw_plot(bandwidth),
         rates=[_rate(row) for row in bandwidth[:ROWS]],
-        maps=link_maps(result.links, [cut(node, NAME_LENGTH) for node in result.nodes]),
+        links=link_map(result.links, [cut(node, NAME_LENGTH) for node in result.nodes]),
         stages=[_stage(stage) for stage in result.stages[:LINES]],
         statement=result.statement[:ROWS],
         environment=_environment(result),

@@ -11,9 +11,9 @@ from tests.campaign import examples
 from tests.fabric.simulator import Cluster, Fault, accuracy, answer
 
 from allranks.fabric.analysis.blame import explain
-from allranks.fabric.analysis.heatmap import LEVELS, describe_level, heatmap, level_of
+from allranks.fabric.analysis.heatmap import LEVELS, heatmap, level_of
 from allranks.fabric.analysis.judgement import TIMES, Judgement, judge, retest
-from allranks.fabric.analysis.norms import LATENCY, Floors
+from allranks.fabric.analysis.norms import Floors
 from allranks.fabric.analysis.schedule import packed, rounds
 from allranks.fabric.metric_rows import LinkRow, Measurement, Way
 from allranks.findings import Finding
@@ -296,10 +296,6 @@ def test_heatmap_of_many_shows_the_worst() -> None:
     judged = steady(first)
     text = heatmap(judged.cells, judged.norms, names(60))
     assert "h50" in text and "h59" in text and "32 of 60 nodes" in text
-
-
-def test_a_level_of_latency_is_a_multiple() -> None:
-    assert describe_level(LEVELS[1], LATENCY) == "1.4-2.0 times"
 
 
 def test_heatmap_of_nothing() -> None:
