@@ -90,7 +90,12 @@ if out.get("torch") == "?":
         out["torch"] = version("torch")
     except Exception:
         pass
-sys.path.insert(0, os.getcwd())
+if "ray" in sys.argv[2:]:
+    try:
+        from importlib.metadata import version
+        out["ray"] = version("ray")
+    except Exception:
+        pass
 if sys.argv[1]:
     try:
         with open(sys.argv[1], "rb") as f:
@@ -99,13 +104,8 @@ if sys.argv[1]:
         out["syntax"] = ("line %s: %s" % (error.lineno, error.msg)).replace("\t", " ")
     except Exception:
         pass
-if "ray" in sys.argv[2:]:
-    try:
-        from importlib.metadata import version
-        out["ray"] = version("ray")
-    except Exception:
-        pass
 lacks = []
+sys.path.insert(0, os.getcwd())
 for name in sys.argv[2:]:
     try:
         if sys.meta_path and find(name) is None:

@@ -14,14 +14,15 @@ The program must not notice. What this file adds is switched on by variables tha
 
 It ships with the runner_*.py beside it, which it runs when they are needed (see `beside`), needs the standard
 library alone and runs under Python 3.8 and later. Before the program starts only built-in modules are imported:
-a `queue.py` beside the program must shadow the library's own exactly as without the runner. All others are imported in
-the functions that need them.
+a `queue.py` beside the program must shadow the library's own exactly as without the runner. All others are imported
+where they are needed, by `import_ours`: what the program has beside it, or has imported, is not run for us.
 tests/agent/test_runner.py runs many programs both ways and compares.
 """
 
 from __future__ import annotations
 
 import _imp
+import _thread
 import faulthandler
 import os
 import sys
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType, TracebackType
-    from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
+    from typing import Any, Callable, ClassVar, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
     from allranks.protocol.jsontext import JsonObject
 
@@ -49,6 +50,8 @@ LOST_ENVIRONMENT = b"allranks: RANK is not set: the command of --wrap starts the
 REPORT_TRIES = 20
 REPORT_PAUSE = 0.05
 show = sys.__excepthook__  # displays as the interpreter does, in C
+# where the standard library lies; the program has not changed sys.path yet
+LIBRARY = [path for path in sys.path if path == os.path.dirname(os.__file__) or path.endswith("/lib-dynload")]
 
 
 class Known:
@@ -273,7 +276,7 @@ def run() -> None:
         if code is not None:
             exec(code, sys.modules["__main__"].__dict__)
         else:
-            import runpy
+            import runpy  # as the interpreter does for -m, and where it does
 
             runpy._run_module_as_main(name, alter)  # type: ignore[attr-defined]
     except SystemExit as leaving:
@@ -426,9 +429,7 @@ def record(error: BaseException) -> None:
         return
     temporary = "%s.%d.tmp" % (Known.error_file, Known.pid)
     try:
-        import json
-
-        data = json.dumps(describe(error)).encode("ascii")
+        data = import_ours("json").dumps(describe(error)).encode("ascii")
         try:
             with open(temporary, "wb") as file:
                 file.write(data)
@@ -441,12 +442,13 @@ def record(error: BaseException) -> None:
 
 def describe(error: BaseException) -> JsonObject:
     """Return what an error file says of an exception."""
-    import traceback
-
     now = time.time()
     kind = type(error)
     text = text_of(error)
-    trace = "".join(traceback.format_exception(kind, error, error.__traceback__))[-TRACEBACK_LIMIT:]
+    with Library():  # it imports more when it is called
+        import traceback
+
+        trace = "".join(traceback.format_exception(kind, error, error.__traceback__))[-TRACEBACK_LIMIT:]
     more = {"py_callstack": trace, "timestamp": str(int(now))}
     facts: JsonObject = {"schema": 1, "type": kind.__qualname__, "module": kind.__module__, "text": text}
     facts["file"], facts["line"], facts["function"] = place_of(error)
@@ -538,11 +540,9 @@ def report(event: str, **facts: object) -> None:
     if not Known.reports or os.getpid() != Known.pid:
         return
     try:
-        import _socket
-        import json
-
+        _socket = import_ours("_socket")
         message = {"event": event, "rank": Known.rank, "pid": Known.pid, "t": time.time()}
-        data = json.dumps(dict(message, **facts)).encode("ascii")
+        data = import_ours("json").dumps(dict(message, **facts)).encode("ascii")
         channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
         try:
             channel.setblocking(False)
@@ -617,14 +617,83 @@ class TorchFinder:
 def beside(file: str, function: str) -> Callable[..., Any]:
     """Run a file that lies beside the runner, and return a function of it.
 
-    It has the runner's name: strip() finds its frames too.
+    It has the runner's name: strip() finds its frames too. What it imports comes by `import_ours`.
 
     Nothing is imported: no name of the program's can be shadowed, and sys.modules and sys.path stay as they are."""
-    names: Dict[str, Any] = {"__name__": "__main__"}
+    builtins = {**vars(sys.modules["builtins"]), "__import__": import_ours}
+    names: Dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
     with open(os.path.join(os.path.dirname(__file__), file), "rb") as source:
         exec(compile(source.read(), NAME, "exec", dont_inherit=True), names)
     made: Callable[..., Any] = names[function]
     return made
+
+
+class Library:
+    """Within it, this thread imports the standard library's own modules, whatever lies beside the program, is on
+    sys.path or was imported under their names. At its end sys.modules has nothing more of ours."""
+
+    lock = _thread.RLock()
+    kept: ClassVar[Dict[str, ModuleType]] = {}  # what was imported for us alone
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        self.thread = _thread.get_ident()
+        self.found: List[str] = []
+        tops = {name.partition(".")[0] for name in list(sys.modules)}
+        foreign = {top for top in tops if not is_standard(spec_of(top)) and find_standard(top) is not None}
+        self.hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in foreign}
+        self.placed = {name: module for name, module in self.kept.items() if name not in sys.modules}
+        sys.modules.update(self.placed)
+        sys.meta_path.insert(0, self)
+
+    def __exit__(self, *_: object) -> None:
+        sys.meta_path.remove(self)
+        for name in (*self.placed, *self.found):
+            module = sys.modules.pop(name, None)
+            if module is not None:
+                self.kept[name] = module
+        sys.modules.update(self.hidden)
+        self.lock.release()
+
+    def find_spec(
+        self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
+        """Find a module of the library before the other finders can find one of its name."""
+        spec = find_standard(name, path) if _thread.get_ident() == self.thread else None
+        if spec is not None:
+            self.found.append(name)
+        return spec
+
+
+def find_standard(name: str, path: Optional[Sequence[str]] = None) -> Optional[ModuleSpec]:
+    """Find a module in the standard library, wherever else there is one of its name; `path` is its package's."""
+    bootstrap: Any = sys.modules["_frozen_importlib"]
+    files: Any = sys.modules["_frozen_importlib_external"]
+    spec: Optional[ModuleSpec] = bootstrap.BuiltinImporter.find_spec(name) or bootstrap.FrozenImporter.find_spec(name)
+    spec = spec or files.PathFinder.find_spec(name, LIBRARY if path is None else path)
+    return spec if is_standard(spec) else None
+
+
+def spec_of(name: str) -> Optional[ModuleSpec]:
+    """Return the spec of what has been imported under a name."""
+    return getattr(sys.modules.get(name), "__spec__", None)
+
+
+def is_standard(spec: Optional[ModuleSpec]) -> bool:
+    """Return whether this is the spec of a module of the standard library."""
+    bootstrap: Any = sys.modules["_frozen_importlib"]
+    if getattr(spec, "loader", None) in (bootstrap.BuiltinImporter, bootstrap.FrozenImporter):
+        return True
+    origin = str(getattr(spec, "origin", None))
+    return origin.startswith(tuple(path + "/" for path in LIBRARY)) and "/site-packages/" not in origin
+
+
+def import_ours(name: str, *how: Any) -> Any:
+    """Import for the runner, as `__import__` does; of the standard library always the library's own module."""
+    if is_standard(spec_of(name)) or find_standard(name.partition(".")[0]) is None:
+        return __import__(name, *how)
+    with Library():
+        return __import__(name, *how)
 
 
 if __name__ == "__main__":

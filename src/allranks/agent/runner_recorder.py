@@ -17,8 +17,8 @@ Stacks are taken here, with the interpreter's lock held, so that no other thread
 
 The thread starts with the first process group and not before the program: before, there is nothing to tell, and a
 second thread would make fork() warn. From then on torch has threads of its own. It ends with the last group. It is
-none of `threading`'s, takes no signals, and its descriptor lies above those that the program will see. What is not
-built in is imported in the functions that need it, for runner.py's reason.
+none of `threading`'s, takes no signals, and its descriptor lies above those that the program will see. What is
+imported comes by `import_ours` of the runner.
 """
 
 from __future__ import annotations

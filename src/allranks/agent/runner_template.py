@@ -40,17 +40,13 @@ class Unfit(Exception):
 
 def become_rank(runner: Type[Known]) -> None:
     """Import what the agent names, then fork ranks as it asks; return in each of these ranks alone."""
-    before = set(sys.modules)
     import _socket  # late, for runner.py's reason
 
-    added = set(sys.modules) - before  # in development mode a codec too
     channel = _socket.socket(fileno=runner.template)
     os.set_inheritable(runner.template, False)
     agent = os.getppid()
     try:
         names, stamps, modules = read_modules(take(channel)[0])
-        for name in added.difference(modules):
-            del sys.modules[name]
         preload(names, modules, runner)
     except Unfit as error:
         say(channel, ["off", str(error)])

@@ -1,7 +1,7 @@
 """The part of the runner that wakes up when torch.distributed is imported: reports to the agent, and timeouts.
 
 Lies beside runner.py and is run by it (`beside`), never imported: its frames bear the runner's name. `known` is
-what the runner knew at the start. What is not built in is imported in the functions that need it, as in runner.py.
+what the runner knew at the start. What is imported comes by `import_ours` of the runner.
 """
 
 from __future__ import annotations

@@ -45,8 +45,11 @@ _OLD_DRIVER = re.compile(r"driver on your system is too old|driver version is in
 
 PROGRAM = r"""
 import sys
-sys.path[:0] = FIRST
+before = set(sys.modules)
 import json, time, warnings
+for name in set(sys.modules) - before:  # the program may have files of these names
+    del sys.modules[name]
+sys.path[:0] = FIRST
 begun = time.monotonic()
 import torch
 found = dict(seconds=round(time.monotonic() - begun, 2), version=str(torch.__version__))

@@ -1,0 +1,212 @@
+"""What runs in a rank for us imports no file of the program's: neither from beside the script nor from the working
+directory. Every module of the standard library lies there under its name."""
+
+import ast
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.agent.test_runner import PYTHONS, RUNNER, name_of
+from tests.hosts.waiting import BOUND, wait_until
+from tests.ports import free_port
+
+from allranks.agent.asking import Asking
+from allranks.agent.node_check import QUESTION
+from allranks.agent.processes import read_process
+from allranks.data import probe
+from allranks.protocol.node_names import NodeFiles
+
+pytestmark = pytest.mark.processes
+
+# Notes its name and who imports it, then stands aside for the library's own module, or raises.
+PLANTED = """
+import sys
+frame = sys._getframe().f_back
+library = sys.modules["os"].__file__.rpartition("/")[0] + "/"
+while frame is not None and frame.f_code.co_filename.startswith(("<frozen", library)):
+    if "/site-packages/" in frame.f_code.co_filename:
+        break
+    frame = frame.f_back
+ours = frame is not None and frame.f_code.co_filename == "<allranks importlib._bootstrap>"
+with open(%(log)r, "a") as file:
+    file.write(("ours " if ours else "theirs ") + __name__ + "\\n")
+if %(refuse)r:
+    raise ImportError("planted " + __name__)
+files = sys.modules["_frozen_importlib_external"]
+spec = files.PathFinder.find_spec(__name__, [library, library + "lib-dynload"])
+module = sys.modules["_frozen_importlib"].module_from_spec(spec)
+sys.modules[__name__] = module
+spec.loader.exec_module(module)
+"""
+FAILS = "def step():\n    raise ValueError('broken')\n\n\nstep()\n"
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **more}
+
+
+def own_variables(place: Path) -> dict[str, str]:
+    return {
+        "RANK": "0",
+        "TORCHELASTIC_ERROR_FILE": str(place / "error.json"),
+        "ALLRANKS_REPORT_SOCKET": str(place / "report.sock"),
+    }
+
+
+def standard_names() -> set[str]:
+    """Modules of the library that a file can shadow."""
+    return set(sys.stdlib_module_names).difference(sys.builtin_module_names, ["__future__"])
+
+
+def imported_by_us() -> set[str]:
+    """The modules of the library that the files in a rank name."""
+    names = set()
+    for path in (*RUNNER.parent.glob("runner*.py"), Path(probe.__file__)):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names.add(node.module or "")
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "import_ours":
+                names.add(ast.literal_eval(node.args[0]) if isinstance(node.args[0], ast.Constant) else "")
+    return standard_names().intersection(name.partition(".")[0] for name in names)
+
+
+def plant(place: Path, names: set[str], *, refuse: bool) -> Path:
+    """Put a file of each name into a directory; what is imported of them is noted in the file that this gives."""
+    log = place / "imported.txt"
+    log.touch()
+    for name in names:
+        (place / f"{name}.py").write_text(PLANTED % {"log": str(log), "refuse": refuse})
+    return log
+
+
+@pytest.fixture
+def reports(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "report.sock"))
+        receiver.setblocking(False)  # read once the rank has ended
+        yield receiver
+
+
+def test_the_names_are_found() -> None:
+    assert {"json", "traceback", "socket", "zlib", "functools", "hashlib"} <= imported_by_us()
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=name_of)
+@pytest.mark.parametrize("module", [False, True], ids=["script", "module"])
+def test_a_failing_program_is_described_without_what_lies_beside_it(
+    tmp_path: Path, reports: socket.socket, python: str, module: bool
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/train.py").write_text(FAILS)
+    names = {"json", "traceback", "re", "enum", "linecache", "tokenize", "_socket"} if module else standard_names()
+    log = plant(tmp_path / "work", names, refuse=True)
+    more = own_variables(tmp_path)
+    words = ["-m", "train"] if module else ["train.py"]
+    noted, printed = [], []
+    for runner in ([], [str(RUNNER)]):
+        log.write_text("")
+        done = subprocess.run(
+            [python, *runner, *words], cwd=tmp_path / "work", env=environment(**more), capture_output=True
+        )
+        assert done.returncode == 1
+        noted.append(sorted({line.split()[1] for line in log.read_text().splitlines()}))
+        printed.append(done.stderr)
+    assert noted[0] == noted[1], "what the interpreter itself imports to show an exception"
+    assert printed[0] == printed[1]
+    facts = json.loads((tmp_path / "error.json").read_text())["allranks"]
+    assert (facts["text"], facts["function"]) == ("broken", "step") and "in step" in facts["traceback"]
+    assert json.loads(reports.recv(1 << 16))["event"] == "raised"
+
+
+def test_what_the_program_has_imported_under_a_name_of_the_library_stays_and_is_not_used(
+    tmp_path: Path, reports: socket.socket
+) -> None:
+    (tmp_path / "json.py").write_text("def dumps(value):\n    print('theirs', flush=True)\n    return '{}'\n")
+    (tmp_path / "re.py").write_text("")
+    program = "import atexit, json, sys\natexit.register(lambda: print(json.__file__, 'json.decoder' in sys.modules, "
+    (tmp_path / "train.py").write_text(program + "__import__('re').__file__))\nimport re\n" + FAILS)
+    more = own_variables(tmp_path)
+    done = subprocess.run(
+        [sys.executable, str(RUNNER), "train.py"],
+        cwd=tmp_path,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == [str(tmp_path / "json.py"), "False", str(tmp_path / "re.py")]
+    assert json.loads((tmp_path / "error.json").read_text())["allranks"]["text"] == "broken"
+
+
+GROUP = """
+import os, sys
+import torch
+import torch.distributed as dist
+import torch.utils.data as data
+loader = data.DataLoader(list(range(4)), batch_size=2)
+dist.init_process_group("gloo")
+dist.all_reduce(torch.zeros(1))
+print([len(batch) for batch in loader], flush=True)
+sys.stdin.readline()
+dist.destroy_process_group()
+raise ValueError("broken")
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_reports_answers_and_notes_of_batches_import_nothing_that_lies_beside_the_program(
+    tmp_path: Path, reports: socket.socket
+) -> None:
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "train.py").write_text(GROUP)
+    (tmp_path / "agent").mkdir()
+    for path in (*RUNNER.parent.glob("runner*.py"), Path(probe.__file__)):
+        (tmp_path / "agent" / path.name).write_text(path.read_text())
+    log = plant(place, imported_by_us(), refuse=False)
+    files = NodeFiles(str(tmp_path))
+    more = {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **own_variables(tmp_path)}
+    more["ALLRANKS_ASK_SOCKET"] = files.asked(0)
+    more["ALLRANKS_AUDIT_BATCHES"] = "all"
+    more["ALLRANKS_AUDIT_FILE"] = str(tmp_path / "audit_{rank}")
+    rank = subprocess.Popen(
+        [sys.executable, str(tmp_path / "agent/runner.py"), "train.py"],
+        cwd=place,
+        env=environment(**more),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert rank.stdout is not None and rank.stdout.readline() == "[2, 2]\n"
+        process = read_process(rank.pid)
+        assert process is not None
+        for word in ("look", "dump", "see", "times 8", "imports", "calls", "counters"):
+            wait_until(lambda word=word: Asking({0: process}, str(tmp_path), word).answers(), BOUND, word)
+        rank.communicate("\n", timeout=BOUND)
+    finally:
+        rank.kill()
+    events = [json.loads(reports.recv(1 << 16))["event"] for _ in range(4)]
+    assert events == ["init-entered", "initialised", "destroyed", "raised"]
+    assert '"data-rank"' in (tmp_path / "audit_000").read_text()
+    assert (tmp_path / "error.json").exists()
+    noted = log.read_text().splitlines()
+    assert [line for line in noted if line.startswith("ours")] == []
+    assert "theirs json" in noted, "the program has them from there"
+
+
+def test_looking_at_an_interpreter_imports_nothing_of_the_working_directory(tmp_path: Path) -> None:
+    log = plant(tmp_path, standard_names(), refuse=True)
+    (tmp_path / "train.py").touch()
+    words = [sys.executable, "-c", QUESTION, "train.py", "ray", "absent"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert "lacks=" in done.stdout and "absent" in done.stdout
+    assert log.read_text() == ""
