@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import json
 import re
 import string
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+import allranks
 
 from allranks.diagnose.causes import _PLACEHOLDERS, _WORDS, CAUSES, Cause, Charge, Ends, FixReader
 from allranks.diagnose.worlds import _TOOLS, ACCELERATORS, NOWHERE, World, read_worlds
@@ -30,6 +37,54 @@ node-network-down remote-path-missing rank-killed rank-exited-early data-not-spl
 def test_no_label_of_the_design_is_lost() -> None:
     """Users and their scripts know them; a further cause needs no line here."""
     assert set(LABELS.split()) <= set(CAUSES)
+
+
+TESTS = Path(__file__).parents[1]
+PACKAGE = Path(allranks.__file__).parent
+# What the words of a finding that fails are called where one is made; the place of its id, and of its status.
+MAKERS = {"Finding": (0, 1), "fail": (0, None), "fail_if": (1, None)}
+# Ids that are no causes: one of a site, and those that the audit of data judges (data-not-split).
+WITHOUT_A_CAUSE = {"some-check", "data-same-samples"}
+
+
+def written_ids(path: Path) -> set[str]:
+    """The ids of findings that fail, as far as a module writes them down."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    made = [(call, *MAKERS[ast.unparse(call.func)]) for call in calls if ast.unparse(call.func) in MAKERS]
+    if not made:
+        return set()
+    name = ".".join(("allranks", *path.relative_to(PACKAGE).with_suffix("").parts))
+    values = vars(importlib.import_module(name))
+    texts = set()
+    for call, id_at, status_at in made:
+        if len(call.args) <= id_at or (status_at is not None and "fail" not in ast.unparse(call.args[status_at])):
+            continue
+        if isinstance(call.args[id_at], ast.JoinedStr):  # tests of collectives: CAUSES_OF_TESTS of gang/tested.py
+            continue
+        for word in ast.walk(call.args[id_at]):
+            if isinstance(word, ast.Constant) or (isinstance(word, ast.Name) and word.id in values):
+                text = eval(ast.unparse(word), values)
+                texts |= {text} if isinstance(text, str) else set()
+    return texts
+
+
+def failed_ids(value: Any) -> set[str]:
+    """The ids of the failed findings in a document."""
+    if isinstance(value, list):
+        return {id_ for item in value for id_ in failed_ids(item)}
+    if not isinstance(value, dict):
+        return set()
+    own = {str(value["id"])} if value.get("status") == "fail" and "id" in value else set()
+    return own | {id_ for item in value.values() for id_ in failed_ids(item)}
+
+
+def test_every_finding_that_fails_has_a_cause() -> None:
+    """A verdict takes its cause from it; without one a refused start was called "cause unknown"."""
+    written = {path: written_ids(path) - set(CAUSES) for path in PACKAGE.rglob("*.py")}
+    assert {str(path): ids for path, ids in written.items() if ids} == {}
+    assert len({id_ for path in PACKAGE.rglob("*.py") for id_ in written_ids(path)}) > 20, "the reader finds them"
+    shown = {id_ for path in TESTS.rglob("*.json") for id_ in failed_ids(json.loads(path.read_text() or "null"))}
+    assert shown - set(CAUSES) == WITHOUT_A_CAUSE
 
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=list(CAUSES))

@@ -591,6 +591,11 @@ _TABLE = (
            next_step="Run `find {path} -type f | wc -l; du -sb {path}` on every node",
            fix="Copy what is missing, or allow it with `--allow data-differs` where each node has a share of its own",
            charge=S),
+    _cause("tree-not-shipped", "a node did not take the directory that --sync sends, or not all of it",
+           next_step="Run `df -h {path}; ls -ld {path}` on {node}, and look at its `allranks logs`",
+           fix="Correct what it refuses, name another place with --node-dir, or run without --sync where every node has "
+               "the code",
+           charge=N, ends=Ends.NODE_OR_PROGRAM),
     _cause("uneven-data", "ranks ran out of data at different steps",
            next_step="Compare the number of batches of all ranks",
            fix="Use DistributedSampler(drop_last=True), equal shards, or `with model.join():`",
