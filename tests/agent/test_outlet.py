@@ -130,6 +130,23 @@ def test_of_metrics_only_what_comes_from_now_on(tmp_path):
     assert sent(outlet) == [(0, b'{"step": 21}\n{"step": 22}\n')]
 
 
+def test_of_a_file_that_was_emptied_its_new_rows_follow(tmp_path):
+    """A program that is tried again may open its metrics for writing: no row is missing, and none is cut."""
+    path = tmp_path / "rank_00_metrics.jsonl"
+    outlet = Outlet(str(tmp_path))
+    outlet.add_file(Stream(METRICS, 0, 0), str(path))
+    path.write_bytes(b'{"step": 1}\n{"step": 2}\n')
+    assert sent(outlet) == [(0, b'{"step": 1}\n{"step": 2}\n')]
+    path.write_bytes(b'{"step": 100}\n')
+    assert sent(outlet) == [(24, b'{"step": 100}\n')]
+    with path.open("ab") as file:
+        file.write(b'{"step": 101}\n')
+    assert sent(outlet) == [(38, b'{"step": 101}\n')]
+    assert outlet.drained
+    outlet.controller_has({})  # what a new controller lacks is not there any more
+    assert sent(outlet) == [(24, b'{"step": 100}\n{"step": 101}\n')]
+
+
 def test_of_other_files_all_there_is(tmp_path):
     path = tmp_path / "node.log"
     path.write_bytes(b"started\n")

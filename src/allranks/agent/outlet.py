@@ -40,7 +40,8 @@ def parse_spool_name(name: str) -> Optional[Stream]:
 class _File:
     """A file that grows, written by another process; it may not exist yet, or be a directory.
 
-    With `only_new` it begins behind what it has now: offsets count from there.
+    With `only_new` it begins behind what it has now: offsets count from there. Of a file that was emptied, as by a
+    program that starts again, they go on where they were.
     """
 
     bounded = False
@@ -49,6 +50,8 @@ class _File:
         self.path = path
         self.dropped = 0
         self._start = self._size() if only_new else 0
+        self._longest = self._start
+        self._given = 0  # offset of what was read last
 
     def _size(self) -> int:
         try:
@@ -61,15 +64,22 @@ class _File:
 
     @property
     def end(self) -> int:
-        return max(0, self._size() - self._start)
+        size = self._size()
+        if size < self._longest:
+            self._start = -self._given
+        self._longest = size
+        return max(0, size - self._start)
 
     def read(self, offset: int, count: int) -> Tuple[int, bytes]:
+        offset = max(offset, -self._start)  # what was before the file was emptied is not there any more
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return offset, b""
         try:
-            return offset, os.pread(fd, count, self._start + offset)
+            data = os.pread(fd, count, self._start + offset)
+            self._given = offset + len(data)
+            return offset, data
         except OSError:  # EISDIR, or a file server's EIO and ESTALE
             return offset, b""
         finally:
