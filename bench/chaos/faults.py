@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from allranks.exitcodes import CTRL_C, DONE, HANG, NODE_FAILED, PROGRAM_FAILED, TERMINATED
 
-# What every round is started with, in seconds.
+# What every round is started with, in seconds. Limits of the start grow with the load: at a load of 28 on two cores
+# starts of tasks took over 10 s, and imports of torch over 60 s.
 LEASE = 10.0
 GRACE = 1.0
 FENCE = 2.0  # after lease and grace, before the place of a lost node is given away

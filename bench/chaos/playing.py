@@ -63,7 +63,8 @@ class Play:
         self.struck_at = 0.0
         self.steps_before = False
         self.load = os.getloadavg()[0]
-        self.lease = lease(fault_of(round_), load_factor(self.load, os.cpu_count() or 1))
+        self.factor = load_factor(self.load, os.cpu_count() or 1)
+        self.lease = lease(fault_of(round_), self.factor)
         self.complaints: list[str] = []  # of other commands that were part of the fault
         self._terminal: int | None = None
         self._port = free_port()
@@ -87,8 +88,8 @@ class Play:
             "--grace": f"{faults.GRACE:g}s",
             "--stop-grace": f"{faults.STOP_GRACE:g}s",
             "--hang-timeout": f"{faults.HANG_TIMEOUT:g}s",
-            "--init-timeout": f"{faults.INIT_TIMEOUT:g}s",
-            "--connect-timeout": f"{faults.CONNECT_TIMEOUT:g}s",
+            "--init-timeout": f"{faults.INIT_TIMEOUT * self.factor:.0f}s",
+            "--connect-timeout": f"{faults.CONNECT_TIMEOUT * self.factor:.0f}s",
         }
 
     def start(self) -> None:
