@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import allranks
-
 from allranks.diagnose.causes import _PLACEHOLDERS, _WORDS, CAUSES, Cause, Charge, Ends, FixReader
 from allranks.diagnose.worlds import _TOOLS, ACCELERATORS, NOWHERE, World, read_worlds
 from allranks.findings import Where

@@ -593,8 +593,8 @@ _TABLE = (
            charge=S),
     _cause("tree-not-shipped", "a node did not take the directory that --sync sends, or not all of it",
            next_step="Run `df -h {path}; ls -ld {path}` on {node}, and look at its `allranks logs`",
-           fix="Correct what it refuses, name another place with --node-dir, or run without --sync where every node has "
-               "the code",
+           fix="Correct what it refuses, name another place with --node-dir, or run without --sync where every node "
+               "has the code",
            charge=N, ends=Ends.NODE_OR_PROGRAM),
     _cause("uneven-data", "ranks ran out of data at different steps",
            next_step="Compare the number of batches of all ranks",
