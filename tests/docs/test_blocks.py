@@ -42,8 +42,8 @@ FOREIGN_OPTIONS = {
     "sbatch, srun": "--account --array --container --container-image --cpus-per-task --distribution --export"
     " --gpus-per-task --gres --kill-on-bad-exit --ntasks-per-node --overlap --requeue --signal --time --wait",
     "sky": "--secret",
-    "torchrun": "--log-dir --max-restarts --monitor-interval --no-python --rdzv-backend --rdzv-conf --rdzv-endpoint"
-    " --rdzv-id --redirects --role --standalone --tee --node_rank",
+    "torchrun": "--log-dir --max-restarts --monitor-interval --no-python --numa-binding --rdzv-backend --rdzv-conf"
+    " --rdzv-endpoint --rdzv-id --redirects --role --standalone --tee --node_rank",
     "allranks.fabric, a module of its own": "--out",
     "any option": "--option",
 }
