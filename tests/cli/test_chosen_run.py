@@ -8,6 +8,7 @@ import pytest
 from tests.cli.test_ps import make
 
 from allranks.cli.chosen_run import find_run
+from allranks.cli.ps import command
 from allranks.errors import RunIsElsewhere, RunNotFound
 from allranks.runs.known_directories import ELSEWHERE, MOST, RunElsewhere, note_run_elsewhere, runs_elsewhere
 
@@ -49,6 +50,14 @@ def test_the_newest_run_is_meant_wherever_it_is(runs: Path) -> None:
     note(runs, "later-20261129-055500")
     with pytest.raises(RunIsElsewhere):
         find_run(None, None)
+
+
+def test_ps_names_those_elsewhere(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(runs, "here", 50.0, exit_code=0)
+    note(runs)
+    assert command(all_=False, number=20, quiet=False, runs_dir=None, json_=False) == 0
+    said = capsys.readouterr().out
+    assert "here-" in said and f"on h1: {NAME} (allranks status {NAME})" in said
 
 
 def test_a_run_on_a_disk_of_both_machines(runs: Path) -> None:

@@ -15,10 +15,12 @@ from allranks.report.runtable import brief_lines
 from allranks.report.terminal import STATE_STYLES, paint, shows_colour
 from allranks.runs.brief import RunBrief, is_over, read_brief
 from allranks.runs.directory import RunDirectory
-from allranks.runs.known_directories import known_runs_directories
+from allranks.runs.known_directories import known_runs_directories, runs_elsewhere
 from allranks.text import count_of
 
 from .chosen_run import list_runs, runs_directory
+
+MOST_ELSEWHERE = 8  # runs on other machines that are named
 
 
 def command(all_: bool, number: int, quiet: bool, runs_dir: str | None, json_: bool) -> int:
@@ -43,6 +45,7 @@ def command(all_: bool, number: int, quiet: bool, runs_dir: str | None, json_: b
     for listing in listings:
         if listing.runs or not all_:
             blocks.append("\n".join(_listing_lines(listing, now, width, names_directory=all_)))
+    blocks += _elsewhere(listings)
     print("\n\n".join(blocks) or "no runs are known: each run's directory is noted when it begins")
     return DONE
 
@@ -70,6 +73,15 @@ def _list_directory(directory: Path, number: int) -> _Listing:
                 continue
         shown.append(run)
     return _Listing(directory, [read_brief(run) for run in shown], max(0, ended - number))
+
+
+def _elsewhere(listings: Sequence[_Listing]) -> list[str]:
+    """Name the newest runs of these directories that have their controller on another machine, which are not asked."""
+    shown = {brief.run for listing in listings for brief in listing.runs}
+    here = {os.path.abspath(listing.directory) for listing in listings}
+    runs = [run for run in runs_elsewhere(os.environ) if run.runs_dir in here and run.run not in shown]
+    lines = [f"on {run.host}: {run.run} (allranks status {run.run})" for run in runs[: -MOST_ELSEWHERE - 1 : -1]]
+    return ["\n".join(lines)] if lines else []
 
 
 def _terminal_width() -> int:
