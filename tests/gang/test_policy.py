@@ -92,6 +92,23 @@ def test_retries_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("attempts", "why"),
+    [
+        ([tried("program-exception", RAISED.format("KeyError: 'x'"))],
+         "the program's own fault comes again at the same place"),
+        ([tried("segfault-native", step=3), tried("segfault-native", step=3, attempt=1)],
+         "segfault-native came again at step 3. Another attempt would end there too"),
+        ([tried("segfault-native", step=3), tried("segfault-native", step=9, attempt=1)], ""),
+        ([tried("node-unreachable")], ""),
+        ([tried("unknown", hung=True)], ""),  # nobody knows
+    ],
+)  # fmt: skip
+def test_what_a_scheduler_need_not_try_again(attempts: list[Tried], why: str) -> None:
+    assert on(*attempts, retries=0).hopeless == why
+    assert on(*attempts, retries=9).hopeless in (why, "")
+
+
+@pytest.mark.parametrize(
     ("steps", "kind"),
     [
         ((3, 3), "finish"),

@@ -101,3 +101,13 @@ def test_the_controllers_own_node_dies(slurm: SlurmBed, tmp_path: Path) -> None:
     result = result_of(launch)
     assert (result["exit"], result["verdict"]["cause"]) == (4, "node-network-down"), launch.stderr
     launch.all_gone()
+
+
+def test_a_fault_of_the_program_is_not_put_back_into_the_queue(slurm: SlurmBed, tmp_path: Path) -> None:
+    launch = SlurmLaunch(slurm, tmp_path)
+    launch.outside(program("nasty.py", "raise"), "--sbatch", "--requeue", "--no-requeue-code", "42", nodes=2)
+    result = result_of(launch)
+    assert (result["exit"], result["no_requeue"][:17]) == (42, "the program's own"), launch.stderr
+    job = json.loads((launch.run_dir / "run.json").read_text())["slurm"]["job"]
+    assert "Requeue=0" in slurm.call("scontrol", "show", "job", str(job)).stdout
+    assert "does not put job" in " ".join(event["message"] for event in launch.events("note"))

@@ -144,7 +144,9 @@ def result_of_roles(sessions: Sequence[RoleSession], ended_t: float) -> ResultDo
         printed = next(_printed_last(session) for session in sessions if session.setting.role is culprit.role)
         part = name_of(culprit.role, culprit.verdict.finding.where.rank)
         verdict = in_role(culprit.verdict, name, printed, part)
-        merged = dataclasses.replace(first, exit=own.exit, program_exit=own.program_exit, verdict=verdict)
+        merged = dataclasses.replace(
+            first, exit=own.exit, program_exit=own.program_exit, verdict=verdict, no_requeue=own.no_requeue
+        )
     elif first.verdict is None and sessions[0].role_end.was_ended:
         merged = dataclasses.replace(first, exit=exitcodes.DONE)
     every = list(results.values())

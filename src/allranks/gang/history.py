@@ -20,6 +20,7 @@ class History:
     def __init__(self) -> None:
         self.attempts: list[AttemptEnd] = []
         self._failed: list[Tried] = []
+        self.hopeless = ""  # why another try would fail too, by whomever it is started
 
     def resume(self, attempts: Iterable[AttemptEnd]) -> None:
         """Take over the attempts of a controller before this one: they count against the retries."""
@@ -58,6 +59,7 @@ class History:
         if verdict is not None and not gang.roster.stop_reason:
             self._failed.append(_tried(gang, verdict, step, seconds))
             decision = self._decide(gang, against)
+            self.hopeless = decision.hopeless
             if gang.roster.spec.recovery.retries or decision.leave_out:
                 again = "tried again" if decision.kind == "retry" else "not tried again"
                 verdict = verdict._replace(decision=f"{again}: {decision.reason}")
@@ -82,8 +84,6 @@ class History:
         return decision, verdict
 
     def _decide(self, gang: Gang, against: str) -> Decision:
-        if against:
-            return Decision("finish", against)
         recovery = gang.roster.spec.recovery
         means = Means(
             recovery.retries,
@@ -97,6 +97,8 @@ class History:
             insists=gang.roster.role.on_failure == "restart",
         )
         decision = decide(self._failed, means)
+        if against:
+            return Decision("finish", against, hopeless=decision.hopeless)
         self._failed[-1] = replace(self._failed[-1], left_nodes=bool(decision.leave_out))
         return decision
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from typing import NamedTuple
 
 from allranks.diagnose.causes import CAUSES, UNKNOWN, Charge, likeliest
@@ -129,6 +130,7 @@ class Decision:
     leave_out: tuple[str, ...] = ()
     why_out: str = ""
     take_in: tuple[str, ...] = ()
+    hopeless: str = ""  # why another try would fail too, by whomever; empty where that is not known
 
 
 def row_of(tried: Tried) -> PolicyRow:
@@ -162,12 +164,13 @@ def decide(history: Sequence[Tried], means: Means) -> Decision:
     replace = {old: new for old, new in replace.items() if old not in leave}
     changed = {**replace, **dict.fromkeys(leave, "")}
     against = "" if means.insists and last.ran else _against(history, row, means, changed)
+    end = Decision("finish", against, hopeless=_hopeless(history, row))
     if means.retries == 0 and not leave:
-        return Decision("finish", "no retry was asked for (--retries)")
+        return replace_fields(end, reason="no retry was asked for (--retries)")
     if against:
-        return Decision("finish", against)
+        return end
     if number > means.retries and not leave:
-        return Decision("finish", f"{_count(means.retries)} used up")
+        return replace_fields(end, reason=f"{_count(means.retries)} used up")
     pause = _pause(history, changed)
     why = 'on_failure = "restart" is set for the role' if means.insists else row.why
     reasons = [why, *_replacements(replace, last.verdict.attempt + 1, means)]
@@ -207,12 +210,27 @@ def _against(history: Sequence[Tried], row: PolicyRow, means: Means, replace: Ma
     has_moved = last.step is not None or last.initialised or last.seconds >= LIVED
     if row.again == "progress" and not has_moved:
         return "nothing says why it failed, and the run had made no progress (--step-pattern shows allranks the steps)"
-    if any(_same(before, last, row) for before in history[:-1]):
-        again = f"{last.verdict.cause} came again at step {last.step}"
-        if last.step is None:
-            again = f"{last.verdict.cause} came again, and no step was seen in between"
-        return f"{again}. Another attempt would end there too"
-    return ""
+    return _repeated(history, row)
+
+
+def _repeated(history: Sequence[Tried], row: PolicyRow) -> str:
+    """Say what has come again at the same step; empty where nothing has."""
+    last = history[-1]
+    if not any(_same(before, last, row) for before in history[:-1]):
+        return ""
+    again = f"{last.verdict.cause} came again at step {last.step}"
+    if last.step is None:
+        again = f"{last.verdict.cause} came again, and no step was seen in between"
+    return f"{again}. Another attempt would end there too"
+
+
+def _hopeless(history: Sequence[Tried], row: PolicyRow) -> str:
+    """Say why nothing but a change helps: the program's or the settings' fault, or what came again at one step."""
+    if row.again == "never" and row.name not in (Charge.PERSON.value, Charge.ALLRANKS.value):
+        return row.why
+    if history[-1].refused:
+        return "a check of the nodes failed, and would fail again"
+    return _repeated(history, row) if history[-1].ran else ""
 
 
 def _against_start(history: Sequence[Tried], row: PolicyRow, replace: Mapping[str, str], means: Means) -> str:

@@ -397,6 +397,9 @@ class Session:
         ended_t = time.time()
         result = result_of_roles(self.of_roles, ended_t)
         stopped = bool(self._user_stop)
+        refused = self.reach.refuse_requeue() if result.no_requeue and not stopped else ""
+        if refused:
+            self.controller.note(PlainNote(f"{refused}: {result.no_requeue}"))
         status = status_of_roles(self.of_roles)
         written = write_result(self.run_dir, result, stopped, status, ended_t)
         if not self.cluster.is_virtual:
@@ -420,6 +423,8 @@ class Session:
             code = HANG
         if roster.testing and self.tested is not None and not roster.refused_by_check:
             code = self.tested.exit
+        if self.history.hopeless and self.verdict is not None and not roster.stop_reason:
+            code = self.spec.recovery.no_requeue_code or code
         result = self._result(code, ended_t)
         if roster.testing and self.tested is not None:
             result = self.tested.add_to(result)
@@ -485,6 +490,7 @@ class Session:
             self._outputs(roster),
             ledger.goodput,
             ledger,
+            no_requeue=self.history.hopeless,
         )
 
     def _failed_itself(self, error: Exception) -> ResultDocument:

@@ -150,6 +150,10 @@ class NodeReach:
         """Return why the nodes cannot have another attempt; empty where they can."""
         return ""
 
+    def refuse_requeue(self) -> str:
+        """Have the engine not start this run again, as it would fail the same way; say what was done."""
+        return ""
+
     def linger(self, cause: str) -> None:
         """Stay as long as the engine needs this process after a run that ended by `cause`."""
 

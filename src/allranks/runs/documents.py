@@ -341,7 +341,7 @@ class RoleResult(NamedTuple):
 
 
 @needs("exit")
-@omit_empty("roles")
+@omit_empty("roles", "no_requeue")
 @dataclass(frozen=True)
 class ResultDocument:
     """result.json; `outputs` are directories by node. `goodput` is from 0 to 1, None where no step was seen.
@@ -365,6 +365,7 @@ class ResultDocument:
     goodput: float | None = None
     time_ledger: TimeLedger | None = None
     roles: Mapping[str, RoleResult] = field(default_factory=dict)
+    no_requeue: str = ""  # why another try would fail too; empty where that is not known
 
     @property
     def cause(self) -> str | None:

@@ -306,6 +306,8 @@ class Recovery:
 
     retries: int = setting(0, whole_number(0, 10_000), "further attempts after a failure that may pass",
         "run render join", variables=("MAX_RETRIES",), common="run join")
+    no_requeue_code: int | None = setting(None, whole_number(1, 255),
+        "exit code where another try would fail too [default: that of the failure]", _TRAIN, example="42")
     node_wait: float = setting(300.0, duration(0), "time in which a lost node may come back in a retry without a spare",
         _TRAIN, example='"5m"')
     spares: int = setting(0, whole_number(0, MAX_HOSTS), "number of the last hosts that stand by as hot spares", "run")

@@ -114,6 +114,17 @@ def set_comment(job: str, text: str) -> None:
         return
 
 
+def refuse_requeue(job: str) -> bool:
+    """Say that a job is not to go back into the queue (scontrol(1): Requeue); False where that did not work."""
+    try:
+        state = look(job)
+        if state is None or not state.requeues:
+            return False
+        return _call(["scontrol", "update", f"jobid={job}", "requeue=0"]).returncode == 0
+    except (SlurmError, UsageError):
+        return False
+
+
 @cache
 def settings() -> Mapping[str, str]:
     """Read Slurm's configuration as `scontrol show config` has it; raise SlurmError where slurmctld is mute."""

@@ -21,6 +21,7 @@ from allranks.runs.documents import Document
 from allranks.settings import RunSpec
 from allranks.text import join_words
 
+from . import jobs
 from .inside import Inside, inside
 from .step import Step, StepsTransport
 
@@ -90,6 +91,13 @@ class StepReach(NodeReach):
         if self._step_end() is None:
             return ""
         return "Slurm's step has ended, and with it the way to the nodes"
+
+    def refuse_requeue(self) -> str:
+        """Take the batch job's right to be put back into the queue."""
+        allocation = self._job.allocation
+        if not allocation.batch or not jobs.refuse_requeue(allocation.job):
+            return ""
+        return f"Slurm does not put job {allocation.job} back into the queue (scontrol update Requeue=0)"
 
     def linger(self, cause: str) -> None:
         """Stay until Slurm has put a preempted job back into the queue."""
