@@ -194,6 +194,31 @@ def counters(place: Path, limit: float) -> Outcome:
     return Outcome(str({name: found[name] for name in ("clock SM", "throttle reasons", "events")}), None, found)
 
 
+def agent_counters(place: Path, limit: float) -> Outcome:
+    """What the agent's own process reads of the first GPU, beside nvidia-smi, and what that costs."""
+    needs_gpu()
+    code = (
+        "import json, resource, sys, time; from allranks.agent.counters import DeviceReader; "
+        "from allranks.agent.gpufacts import addresses; from allranks.protocol.codec import encode; "
+        "reader = DeviceReader(addresses({})); first = reader.read(); began = time.process_time(); "
+        "last = [reader.read() for _ in range(50)][-1]; cost = (time.process_time() - began) / 50; "
+        "waited = reader._nvml.wait(0.2); "
+        "print(json.dumps({'first': encode(first), 'last': encode(last), 'seconds': cost, 'events': waited}))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit, check=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, cwd=place).stdout  # fmt: skip
+    facts = json.loads(said) | {"smi": smi()}
+    gpu = facts["last"]["gpus"][0]
+    same = (gpu["clock_max"], gpu["pcie_width"]) == tuple(
+        int(facts["smi"][name]) for name in ("clocks.max.sm", "pcie.link.width.current")
+    )
+    share = facts["seconds"] / 10
+    line = (
+        f"{facts['seconds'] * 1000:.2f} ms a sample, {share:.3%} of a core at one in 10 s, Xid events {facts['events']}"
+    )
+    return Outcome(line, same and share <= 0.001, facts)
+
+
 def timing_cost(place: Path, limit: float) -> Outcome:
     """What TORCH_NCCL_ENABLE_TIMING costs: the same loop with and without, alternating."""
     needs_gpu()
@@ -216,6 +241,7 @@ HANG = ("--hang-timeout", "20s")
 STRAGGLER = ("straggler",)
 PARTS = (
     Part("counters", counters, 30),
+    Part("agent counters", agent_counters, 30),
     Part("checks", checks, 60),
     Part("whole check", whole_check, 60),
     Part("fork after import", partial(fork, first=()), 60),

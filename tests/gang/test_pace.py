@@ -10,9 +10,10 @@ from tests.gang.test_gang import Drive
 from allranks.findings import Finding
 from allranks.gang.pace import EVERY, STARTING
 from allranks.gang.states import Send, StepShown
+from allranks.protocol.facts import Gpus
 from allranks.protocol.orders import UsageOrder
 from allranks.protocol.run_facts import Fact, PlainNote, Stamped
-from allranks.protocol.samples import NodeUsage
+from allranks.protocol.samples import DeviceCounters, GpuCounters, NodeUsage
 
 STEPS = count()  # they only grow, over all tests
 
@@ -74,3 +75,20 @@ def test_one_switch_turns_it_off(drive: Drive) -> None:
     assert drive.gang.pace.ask(drive.at + STARTING) == []
     assert drive.gang.pace.ask(drive.at + 2 * STARTING) == []
     assert shown(drive, 60, 1.0) + shown(drive, 20, 5.0) == []
+
+
+def test_a_fault_that_begins_in_the_run_names_the_rank_at_once_and_once(drive: Drive) -> None:
+    node = drive.roster.nodes["h1"]
+    node.plan_facts = node.plan_facts._replace(gpus=Gpus(1, "/dev/nvidia*", "nvidia", ("0",), False))
+
+    def told(*xids: int) -> list[Stamped[Fact]]:
+        usage = NodeUsage(t=drive.now, seconds=10.0, devices=DeviceCounters((GpuCounters("0000:07:00.0", xids=xids),)))
+        made = drive.gang.handle(Stamped("h1", drive.now, 0, usage), drive.at, drive.now)
+        return [action for action in made if isinstance(action, Stamped)]
+
+    assert told() == []
+    (made,) = told(79)
+    assert isinstance(made.fact, Finding)
+    assert made.fact.message == "GPU 0 of h1 (rank 1) has fallen off the bus (Xid 79)"
+    assert (made.fact.status, made.fact.where.rank) == ("warn", 1)
+    assert told(79) == []

@@ -14,9 +14,10 @@ from tests.gang.test_gang import Drive
 
 from allranks.gang.states import EachSecond, StepShown
 from allranks.gang.stragglers import FIRST, PATIENCE
+from allranks.protocol.facts import Gpus
 from allranks.protocol.messages import CallTimesMessage
 from allranks.protocol.run_facts import Stamped
-from allranks.protocol.samples import LinkCount, RankCalls, SuspectLook
+from allranks.protocol.samples import DeviceCounters, GpuCounters, LinkCount, NodeUsage, RankCalls, SuspectLook
 
 INTERVAL = 30.0
 SLEEPS = look(*[at(41)] * 5, wchan="hrtimer_nanosleep")
@@ -148,6 +149,22 @@ def test_the_ledger_of_time_gets_what_ranks_wait_for_a_straggler_that_was_named(
     assert [wait["since"] for wait in waits[1:]] == drive.times("straggler-wait")[:-1]
     assert waits[0]["share"] == 0.0
     assert waits[-1]["share"] == pytest.approx(0.33, abs=0.02)
+
+
+def test_a_rank_whose_gpu_is_held_back_is_named_with_that_reason() -> None:
+    drive = begun(Watched())
+    for number in range(8):
+        node = drive.roster.nodes[f"h{number}"]
+        node.plan_facts = node.plan_facts._replace(gpus=Gpus(1, "/dev/nvidia*", "nvidia", ("0",), False))
+        hot = number == 5
+        gpu = GpuCounters("0000:07:00.0", clock=1095 if hot else 1980, clock_max=1980, held=0x40 if hot else 0)
+        drive.feed(NodeUsage(t=drive.now, seconds=10.0, devices=DeviceCounters((gpu,))), f"h{number}")
+    next_look(drive)
+    drive.answer(slow)
+    drive.answer(slow, SLEEPS)
+    (message,) = drive.findings()
+    words = "Its GPU runs at 1095 MHz, the others at 1980. Heat (hardware thermal slowdown) holds it back"
+    assert message.startswith("rank 5 on h5 arrives 50 ms late") and message.endswith(words)
 
 
 def test_one_look_accuses_nobody() -> None:

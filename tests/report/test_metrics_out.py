@@ -14,6 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from allranks.errors import UsageError
 from allranks.findings import Finding, Verdict, Where
+from allranks.protocol.samples import DeviceCounters, GpuCounters, NodeUsage, PortCounters
 from allranks.report.metrics_out import MetricsFile, MetricsPort
 from allranks.report.openmetrics import RunFigures, openmetrics_text
 from allranks.runs.documents import NodeStatus, RankStatus, ResultDocument, StatusDocument
@@ -55,6 +56,17 @@ def test_the_figures_are_read_by_the_parser_of_prometheus() -> None:
     assert values[("allranks_rank_steps_per_second", "node=h1", "rank=0")] == 2.5
     assert ("allranks_rank_step", 'node=h"2\n', "rank=1") not in values, "an unknown step is no figure"
     assert not any(name[0].startswith(("allranks_exit", "allranks_verdict")) for name in values)
+
+
+def test_gpus_and_ports_have_figures_of_their_own() -> None:
+    gpu = GpuCounters("0000:07:00.0", 0.9, 30, 80, 1980, 1980, 0x40)
+    devices = DeviceCounters((gpu,), (PortCounters("mlx5_0/1", True, {"symbol_error": 3}),))
+    nodes = (STATUS.nodes[0]._replace(usage=NodeUsage(devices=devices)), STATUS.nodes[1])
+    values = samples(openmetrics_text(RunFigures(replace(STATUS, nodes=nodes))))
+    assert values["allranks_gpu_busy_ratio", "h1", "0"] == 0.9
+    assert values["allranks_gpu_clock_hertz", "h1", "0"] == 1.98e9
+    assert values["allranks_gpu_held_reasons", "h1", "0"] == 0x40
+    assert values["allranks_port_counted", "h1", "mlx5_0/1", "symbol_error"] == 3
 
 
 def test_ranks_of_two_roles_have_figures_of_their_own() -> None:

@@ -16,6 +16,7 @@ from .files import names_in, read_text
 _NVIDIA = r"nvidia\d+\Z"
 KFD_NODES = "sys/class/kfd/kfd/topology/nodes"
 # The second counts what the first leaves.
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 AMD_VARIABLES = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
 
 

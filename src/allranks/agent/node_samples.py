@@ -14,6 +14,7 @@ from allranks.protocol.messages import CallTimesMessage, CountersMessage, Messag
 from allranks.protocol.orders import CallTimesOrder, CountersOrder, StacksOrder, UsageOrder
 
 from .attempt import RankAttempt
+from .files import names_in
 from .forked_tasks import Samples, Work
 from .link import describe_error, log
 from .processes import Process
@@ -21,6 +22,7 @@ from .ranks import Ranks
 from .this_node import ThisNode
 
 if TYPE_CHECKING:
+    from .counters import CounterWatch
     from .usage import Sampler
 
 LEAST_USAGE = 1.0  # seconds between samples of the machine, whatever is asked for
@@ -37,6 +39,7 @@ class NodeSamples:
         self._every = 0.0  # seconds between samples of this machine; 0: none are wanted
         self._next = 0.0
         self._sampler: Optional[Sampler] = None
+        self._watch: Optional[CounterWatch] = None
 
     def on_stacks(self, order: StacksOrder) -> None:
         """Sample ranks. A rank is signalled once: its attempt keeps which have been."""
@@ -62,10 +65,16 @@ class NodeSamples:
         self._every = max(LEAST_USAGE, order.every)
         self._next = 0.0
         self._sampler = None
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
 
     def look(self, attempt: RankAttempt, now: float) -> None:
         """Say what this machine has done since the last sample. A sample that fails is the last: ranks go on."""
-        if not self._every or now < self._next:
+        watch = self._watch
+        if watch is not None:
+            watch.look(now)
+        if not self._every or (now < self._next and not (watch is not None and watch.is_urgent)):
             return
         self._next = now + self._every
         try:
@@ -73,14 +82,35 @@ class NodeSamples:
                 from .usage import Sampler  # late: the start of ranks is not to wait for it
 
                 self._sampler = Sampler()
+                self._watch = _watch_devices(self._node, attempt, self._every)
             pids = [process.pid for process in self._ranks.sampled(tuple(attempt.ranks)).values()]
             usage = self._sampler.sample(pids, now, time.time())
+            if self._watch is not None and usage is not None:
+                usage = self._watch.added_to(usage)
         except Exception as error:
             self._every = 0.0
             log("this machine is not sampled any more: %s" % describe_error(error))
             return
         if usage is not None:
             self._node.tell(usage)
+
+
+def _watch_devices(node: ThisNode, attempt: RankAttempt, every: float) -> Optional[CounterWatch]:
+    """Begin to read the GPUs that the ranks see, and the ports; None where there are none."""
+    from .gpufacts import VISIBLE, addresses
+    from .processes import variable_of
+
+    pid = next((rank.process.pid for rank in attempt.running()), 0)
+    seen = {name: variable_of(pid, name) for name in VISIBLE}
+    try:
+        gpus = addresses({name: value for name, value in seen.items() if value is not None})
+    except ValueError:  # parts of GPUs: all that the node has are read
+        gpus = addresses({})
+    if not gpus and not names_in("/sys/class/infiniband"):
+        return None
+    from .counters import CounterWatch  # with ctypes: where there is something to read
+
+    return CounterWatch(node.selector, gpus, every)
 
 
 def _stacks(signalled: Set[int], asked: int, samples: Optional[Samples], error: str) -> Message:

@@ -17,6 +17,7 @@ from allranks.findings import Finding, place_of
 from allranks.protocol.samples import NodeUsage
 from allranks.text import group, join_words
 
+from .devices import HELD, PORT_ERRORS
 from .stragglers.slow_findings import name_with_node
 
 CHECK = "slowdown"
@@ -222,6 +223,18 @@ def _measure(after: Sequence[NodeUsage], before: Sequence[NodeUsage]) -> list[_M
             0.1,
             "processes wait for disks {after:.0%} of the time, {before:.0%} before",
         ),
+        _Measured(
+            _held(after),
+            _held(before),
+            0.2,
+            "{after:.0%} of its GPUs are held back by heat or power, {before:.0%} before",
+        ),
+        _Measured(
+            _port_errors(after),
+            _port_errors(before),
+            10.0,
+            "its ports count {after:.0f} errors and repeated packets a second, {before:.0f} before",
+        ),
     ]
 
 
@@ -252,6 +265,24 @@ def _throttled(samples: Sequence[NodeUsage]) -> float | None:
     if not seconds:
         return None
     return sum(value for value, _ in values) / seconds
+
+
+def _held(samples: Sequence[NodeUsage]) -> float | None:
+    """Give the share of GPUs whose clocks are held back by anything but rest and a person."""
+    held = [any(gpu.held & bit for bit, _ in HELD) for one in samples if one.devices for gpu in one.devices.gpus]
+    return sum(held) / len(held) if held else None
+
+
+def _port_errors(samples: Sequence[NodeUsage]) -> float | None:
+    """Give what ports count a second, but for their bytes, downs and waits."""
+    counted = [
+        (one.t, sum(port.counted.get(name, 0) for port in one.devices.ports for name in PORT_ERRORS))
+        for one in samples
+        if one.devices is not None and one.devices.ports
+    ]
+    if len(counted) < 2 or counted[-1][0] <= counted[0][0]:
+        return None
+    return (counted[-1][1] - counted[0][1]) / (counted[-1][0] - counted[0][0])
 
 
 # -- words ---------------------------------------------------------------------------------------------------

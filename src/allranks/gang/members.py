@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from allranks.diagnose.devices import Devices
 from allranks.diagnose.out_of_memory import DEEPSPEED
 from allranks.plan.node_facts import gpu_count, outer_addresses
 from allranks.preflight.launcher_config import whole_number
@@ -13,7 +14,7 @@ from allranks.protocol.messages import AddressProbe, ExitMessage, FactsMessage
 from allranks.protocol.plan_facts import NodeFacts, read_facts
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.run_facts import NodeFactsKept, Stamped
-from allranks.protocol.samples import NodeUsage
+from allranks.protocol.samples import DeviceCounters, NodeUsage
 from allranks.runs.documents import NodeStatus, RankStatus
 
 from .clocks import NodeClock
@@ -90,6 +91,7 @@ class NodeState:
     awaited_from: float | None = None  # it was lost or is missing, and is waited for since then
     refusal: str = ""  # why it could not be reached the last time
     usage: NodeUsage | None = None  # what its machine did last
+    usage_before: NodeUsage | None = None  # some minutes ago
     preloads: bool = False  # its agent has been asked to import for the ranks
 
     @property
@@ -128,6 +130,12 @@ class NodeState:
         if len(self.ranks) > gpu_count(self.plan_facts):
             return None
         return rank.local_rank
+
+    @property
+    def devices(self) -> Devices:
+        """What its GPUs and ports have counted."""
+        samples = [usage.devices or DeviceCounters() for usage in (self.usage, self.usage_before) if usage is not None]
+        return Devices(*samples)
 
     @property
     def memory(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+from allranks.diagnose.devices import NOTHING, new_faults
 from allranks.diagnose.slowdown import (
     PaceKeeper,
     Slowdown,
@@ -50,7 +51,7 @@ class PaceWatch:
         self._said = 0
         self._since: float | None = None  # when ranks were started
         for node in self.roster.nodes.values():
-            node.usage = None
+            node.usage = node.usage_before = None
 
     def ask(self, now: float) -> list[Action]:
         """Have nodes with running ranks send samples: not while they start, which costs enough."""
@@ -73,11 +74,17 @@ class PaceWatch:
         node = self.roster.nodes.get(stamped.node)
         if node is None:
             return []
+        before = node.usage.devices if node.usage is not None and node.usage.devices is not None else NOTHING
         node.usage = stamped.fact
         samples = self._samples.setdefault(stamped.node, [])
         samples.append(stamped.fact._replace(t=stamped.t))
         del samples[:-SAMPLES]
-        return []
+        node.usage_before = samples[0]
+        if stamped.fact.devices is None:
+            return []
+        rank_on = {node.gpu_of(rank): rank.rank for rank in node.ranks.values()}
+        faults = new_faults(node.name, stamped.fact.devices, before, rank_on.get)
+        return [self.roster.add_finding(fault) for fault in faults]
 
     def on_step(self, stamped: Stamped[StepShown], now: float) -> list[Action]:
         """Note how far the run is; say once that it became slower, and once that it is as fast as before."""

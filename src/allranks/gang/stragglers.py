@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
+from allranks.diagnose.devices import device_reason
 from allranks.diagnose.stragglers.lateness import (
     ClockEstimate,
     GroupHistory,
@@ -178,8 +179,18 @@ class StragglerWatch:
             return actions + self._ask((straggler.top, *self._usual_rank(straggler)), now)
         self._rest(now, is_calm=False)
         usual = next((rank for rank in look.suspects if rank not in straggler.ranks), None)
-        reason = find_reason(straggler.top, node_of.get(straggler.top, ""), look.looks, usual, collections)
+        name = node_of.get(straggler.top, "")
+        reason = self._device_reason(straggler.top, name)
+        reason = reason or find_reason(straggler.top, name, look.looks, usual, collections)
         return actions + self._report(straggler, reason) + self._measure(look, straggler)
+
+    def _device_reason(self, rank: int, name: str) -> Reason | None:
+        """Say what its GPU or the ports of its node show."""
+        nodes = self.roster.nodes
+        if name not in nodes:
+            return None
+        gpu = nodes[name].gpu_of(nodes[name].ranks[rank])
+        return device_reason(gpu, name, {node.name: node.devices for node in nodes.values()})
 
     def _measure(self, look: Look, found: Straggler | None) -> list[Action]:
         """Note for the ledger of time how much of it ranks have waited since the look before: for a straggler that

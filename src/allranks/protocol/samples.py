@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Mapping, Optional, Tuple
 
-from .codec import omit_empty, omit_none
+from .codec import Annotated, at_most, omit_empty, omit_none
 from .jsontext import JsonObject
 from .records import NamedTuple
 
@@ -34,6 +34,49 @@ class RankSocket(NamedTuple):
     sent: int = 0
     busy: int = 0
     held: int = 0
+
+
+MOST_DEVICES = 64  # GPUs and ports of a node that are read
+
+
+@omit_empty()
+class GpuCounters(NamedTuple):
+    """A GPU as ranks number it, at its PCI `address`: its state, and what it has counted since it is watched.
+
+    `busy` 0 to 1, memory in bytes, clocks of its processors in MHz. `held` are NVML's reasons for less than that, as
+    bits. `ecc`: errors that were not corrected. `lost`: NVML says that it has fallen off the bus.
+    """
+
+    address: Annotated[str, at_most(32)]
+    busy: Optional[float] = None
+    memory_used: int = 0
+    memory_total: int = 0
+    clock: int = 0
+    clock_max: int = 0
+    held: int = 0
+    ecc: int = 0
+    pcie_width: int = 0
+    pcie_width_max: int = 0
+    pcie_replays: int = 0
+    nvlink_errors: int = 0
+    xids: Annotated[Tuple[int, ...], at_most(MOST_DEVICES)] = ()
+    lost: bool = False
+
+
+class PortCounters(NamedTuple):
+    """A port of InfiniBand, RoCE or EFA, such as mlx5_0/1: whether it is up, and what it has counted since."""
+
+    port: Annotated[str, at_most(80)]
+    is_up: bool = True
+    counted: Mapping[str, int] = {}
+
+
+@omit_empty()
+class DeviceCounters(NamedTuple):
+    """What the GPUs and ports of a node say of themselves (agent/counters.py)."""
+
+    gpus: Annotated[Tuple[GpuCounters, ...], at_most(MOST_DEVICES)] = ()
+    ports: Annotated[Tuple[PortCounters, ...], at_most(MOST_DEVICES)] = ()
 
 
 @omit_none
@@ -73,6 +116,7 @@ class NodeUsage(NamedTuple):
     disk_busy: Optional[float] = None
     disk_wait_s: Optional[float] = None
     io_pressure: Optional[float] = None
+    devices: Optional[DeviceCounters] = None
     gpu_busy: Optional[float] = None  # mean of the GPUs that sysfs describes (amdgpu), 0 to 1
     gpu_memory_used: Optional[int] = None
     gpu_memory_total: Optional[int] = None
