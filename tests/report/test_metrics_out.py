@@ -61,12 +61,12 @@ def test_the_figures_are_read_by_the_parser_of_prometheus() -> None:
 def test_gpus_and_ports_have_figures_of_their_own() -> None:
     gpu = GpuCounters("0000:07:00.0", 0.9, 30, 80, 1980, 1980, 0x40)
     devices = DeviceCounters((gpu,), (PortCounters("mlx5_0/1", True, {"symbol_error": 3}),))
-    nodes = (STATUS.nodes[0]._replace(usage=NodeUsage(devices=devices)), STATUS.nodes[1])
+    nodes = (replace(STATUS.nodes[0], usage=NodeUsage(devices=devices)), STATUS.nodes[1])
     values = samples(openmetrics_text(RunFigures(replace(STATUS, nodes=nodes))))
-    assert values["allranks_gpu_busy_ratio", "h1", "0"] == 0.9
-    assert values["allranks_gpu_clock_hertz", "h1", "0"] == 1.98e9
-    assert values["allranks_gpu_held_reasons", "h1", "0"] == 0x40
-    assert values["allranks_port_counted", "h1", "mlx5_0/1", "symbol_error"] == 3
+    assert values["allranks_gpu_busy_ratio", "gpu=0", "node=h1"] == 0.9
+    assert values["allranks_gpu_clock_hertz", "gpu=0", "node=h1"] == 1.98e9
+    assert values["allranks_gpu_held_reasons", "gpu=0", "node=h1"] == 0x40
+    assert values["allranks_port_counted", "counter=symbol_error", "node=h1", "port=mlx5_0/1"] == 3
 
 
 def test_ranks_of_two_roles_have_figures_of_their_own() -> None:

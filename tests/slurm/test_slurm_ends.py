@@ -106,6 +106,8 @@ def test_the_controllers_own_node_dies(slurm: SlurmBed, tmp_path: Path) -> None:
 def test_a_fault_of_the_program_is_not_put_back_into_the_queue(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
     launch.outside(program("nasty.py", "raise"), "--sbatch", "--requeue", "--no-requeue-code", "42", nodes=2)
+    launch.until_running(2)
+    (launch.work / "go").touch()
     result = result_of(launch)
     assert (result["exit"], result["no_requeue"][:17]) == (42, "the program's own"), launch.stderr
     job = json.loads((launch.run_dir / "run.json").read_text())["slurm"]["job"]
