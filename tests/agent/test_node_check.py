@@ -19,7 +19,7 @@ from allranks.agent import node_check as facts
 from allranks.agent.bounded_commands import FactPart, collect_parts, run_command
 from allranks.agent.portowner import who_holds
 from allranks.agent.processes import read_process
-from allranks.gang.places import Setting, setup_order
+from allranks.gang.places import RunContext, setup_order
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.command_words import read_command
 from allranks.protocol.facts import LoginFacts
@@ -299,7 +299,7 @@ def test_the_program_of_another_launcher_is_its_first_word(command: str, program
     words = tuple(command.split())
     launcher = os.path.basename(words[0])
     spec = RunSpec.of(command=words, launcher=launcher)
-    order = setup_order(spec, Setting("run-1", "uid-1", "token", str(tmp_path), str(tmp_path)))
+    order = setup_order(spec, RunContext("run-1", "uid-1", "token", str(tmp_path), str(tmp_path)))
     environ = {"PATH": os.environ["PATH"]}
     described = facts.find_target(read_command(order.command, order.kind), str(tmp_path), environ)
     assert (described.kind, described.name, described.exists) == ("program", program, True)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from allranks.diagnose.hangs.between_roles import RoleStandstill, between_roles, look_at
-from allranks.diagnose.hangs.doing import ActivityKind, Doing, StackSample
+from allranks.diagnose.hangs.doing import ActivityKind, Doing
 from allranks.diagnose.hangs.stacks import Frame
 from allranks.findings import Hang
 from allranks.protocol.run_facts import LookedRank, RoleLooked
-from allranks.protocol.samples import RankSocket
+from allranks.protocol.samples import RankSocket, StackSample
 
 HERE, THERE = "10.0.0.2:40000", "10.0.0.1:8000"
 SOCKET = Frame("/x/socket.py", 1, "readinto")

@@ -22,7 +22,7 @@ from allranks.gang.ending import END_PATIENCE
 from allranks.gang.gang import Gang
 from allranks.gang.gathering import GATHER_PATIENCE
 from allranks.gang.members import of_deepspeed
-from allranks.gang.places import Setting
+from allranks.gang.places import RunContext
 from allranks.gang.plugins import built_in
 from allranks.gang.policy import Decision
 from allranks.gang.rendezvous import PORT_REPEATS
@@ -136,7 +136,7 @@ class Drive:
     ) -> None:
         self.spec = RunSpec.of(command=("train.py",), nproc=nproc, **{"preload": "never", **spec})
         every = tuple(Node(i, f"h{i}", f"h{i}", None, None, None, False) for i in range(count + spares))
-        setting = Setting("run-1", "uid-1", "token", "/work", "/runs/run-1/outputs", expected_world_size=expected)
+        setting = RunContext("run-1", "uid-1", "token", "/work", "/runs/run-1/outputs", expected_world_size=expected)
         self.at, self.skew, self.node_skew = BEGIN, 0.0, 0.0
         self.gang = Gang(self.spec, Cluster(every[:count], "test", every[count:]), setting, self.at, self.now)
         self.sent: list[tuple[str, dict[str, Any]]] = []
@@ -197,7 +197,7 @@ class Drive:
     def resumed(self) -> Gang:
         """The gang of another controller that has the log of this one."""
         roster = self.roster
-        gang = Gang(self.spec, roster.cluster, roster.setting, self.at, self.now)
+        gang = Gang(self.spec, roster.cluster, roster.context, self.at, self.now)
         gang.resuming.resume(self.notes, self.at, self.now)
         return gang
 
@@ -520,8 +520,8 @@ def test_a_failed_prelude_waits_for_no_slow_node() -> None:
 
 def test_a_failed_check_ends_it() -> None:
     drive = Drive(count=2)
-    setting = dataclasses.replace(drive.roster.setting, checks=(built_in()["workdir"],))
-    drive.roster.setting = setting
+    setting = dataclasses.replace(drive.roster.context, checks=(built_in()["workdir"],))
+    drive.roster.context = setting
     for name in drive.names:
         drive.hello(name)
     drive.facts("h0")
@@ -535,7 +535,7 @@ def test_a_failed_check_ends_it() -> None:
 def test_the_first_of_virtual_nodes_looks_at_their_machine_for_all() -> None:
     drive = Drive(3, local=3)
     chosen = tuple(built_in()[name] for name in ("kernel", "deepspeed_config", "shm"))
-    drive.roster.setting = dataclasses.replace(drive.roster.setting, checks=chosen)
+    drive.roster.context = dataclasses.replace(drive.roster.context, checks=chosen)
     for name in drive.names:
         drive.hello(name)
     asked = {node: list(order["checks"]) for node, order in drive.sent if order["type"] == "setup"}

@@ -30,7 +30,7 @@ def controller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Controller
     session = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView)
     controller = session.controller
     controller.roster.state = State.RUNNING
-    controller.setting.__dict__["local_nodes"] = frozenset()  # as nodes that are elsewhere: nothing is in place
+    controller.context.__dict__["local_nodes"] = frozenset()  # as nodes that are elsewhere: nothing is in place
     for number, node in enumerate(controller.roster.nodes.values()):
         node.ranks = {number: RankState(number, 0)}
         if hasattr(node, "owned"):

@@ -9,21 +9,22 @@ import pytest
 from tests.gang.test_gang import Drive, play
 
 from allranks.gang.gathering import GATHER_PATIENCE
-from allranks.gang.places import Tree, workdir_on
+from allranks.gang.places import workdir_on
 from allranks.gang.states import State
 from allranks.protocol.messages import ShippedMessage, read_message
+from allranks.protocol.run_facts import WorkingTree
 from allranks.text import name_with
 
-TREE = Tree("/home/me/project", "jobs", 12, 3456, 789, "ab" * 32, ("big.pt",))
+TREE = WorkingTree("/home/me/project", 12, 3456, "ab" * 32, ("big.pt",), below="jobs", packed=789)
 PATH = "/tmp/allranks-0/{}/tree"
 
 
 class ShipDrive(Drive):
     """A gang that ships TREE."""
 
-    def __init__(self, count: int = 2, tree: Tree | None = TREE, **spec: Any) -> None:
+    def __init__(self, count: int = 2, tree: WorkingTree | None = TREE, **spec: Any) -> None:
         super().__init__(count, **spec)
-        self.roster.setting = dataclasses.replace(self.roster.setting, tree=tree)
+        self.roster.context = dataclasses.replace(self.roster.context, tree=tree)
         self.notes.clear()
         self._perform(self.gang.begin())
 
@@ -73,7 +74,7 @@ def test_without_a_tree_nothing_is_shipped() -> None:
 def test_workdir_is_the_position_in_the_tree() -> None:
     """--workdir inside the tree is in `below` already."""
     drive = ShipDrive(workdir="jobs")
-    assert workdir_on(drive.spec, drive.roster.setting, "/n") == "/n/tree/jobs"
+    assert workdir_on(drive.spec, drive.roster.context, "/n") == "/n/tree/jobs"
 
 
 @pytest.mark.parametrize(("errno", "kind"), [("28", "disk-full"), ("122", "disk-full"), ("13", "tree-not-shipped"),

@@ -13,7 +13,6 @@ from typing import Dict, List, Mapping, Sequence
 
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import CallTimesMessage
-from allranks.protocol.records import NamedTuple
 from allranks.protocol.samples import SuspectLook
 
 from .asking import call_times
@@ -27,15 +26,6 @@ SAMPLES = 10
 PAUSE = 0.3  # seconds between samples: not a divisor of usual steps
 STACK = 16_000  # characters of a sample: the main thread is the last
 LOOK_SECONDS = 8.0  # no further sample is begun after
-
-
-class Counted(NamedTuple):
-    """What a control group of a process, and the kernel for the process, have counted so far."""
-
-    periods: int = 0
-    throttled: int = 0
-    stood: float = 0.0
-    faults: int = 0
 
 
 def answer(ranks: Mapping[int, Process], suspects: Sequence[int], node_dir: str, most: int) -> CallTimesMessage:
@@ -76,16 +66,16 @@ def look_at(ranks: Dict[int, Process], node_dir: str) -> Dict[int, SuspectLook]:
     return looks
 
 
-def counted(pid: int) -> Counted:
+def counted(pid: int) -> SuspectLook:
     """Read what the CPU quotas of a process have counted, of the group that stood still longest, and its page faults.
 
     A quota of any group above holds too (kernel: admin-guide/cgroup-v2.rst, scheduler/sched-bwc.rst).
     """
-    most = Counted()
+    most = SuspectLook()
     for path in quota_groups(pid):
         periods, throttled, stood = read_cpu_stat(read_text(os.path.join(path, "cpu.stat")))
         if stood > most.stood or not most.periods:
-            most = Counted(periods, throttled, stood)
+            most = SuspectLook(periods=periods, throttled=throttled, stood=stood)
     fields = stat_fields(pid)
     faults = int(fields[9]) if len(fields) > 9 else 0  # majflt, counted from the state
     return most._replace(faults=faults)

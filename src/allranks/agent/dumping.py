@@ -15,7 +15,7 @@ import time
 from typing import AbstractSet, Dict, Optional
 
 from allranks.protocol.node_names import NodeFiles
-from allranks.protocol.records import NamedTuple
+from allranks.protocol.samples import StackSample
 
 from .files import names_in, open_left, size_of
 from .native import position
@@ -29,17 +29,7 @@ TGKILL = {"x86_64": 234, "aarch64": 131}  # system calls by machine
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}  # the helper does not block these
 
 
-class SignalledStack(NamedTuple):
-    """A stack that the handler wrote, or why there is none; `signalled` where the process itself got the signal, and
-    `moved` the call that this ended."""
-
-    text: str = ""
-    error: str = ""
-    signalled: bool = False
-    moved: Optional[str] = None
-
-
-def dump(ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]) -> Dict[int, SignalledStack]:
+def dump(ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]) -> Dict[int, StackSample]:
     """Take stacks by rank. Ranks in `signalled` have been signalled before and are not a second time."""
     files = NodeFiles(node_dir)
     dumps = {rank: _Dump(process, files.stacks(rank)) for rank, process in ranks.items()}
@@ -93,11 +83,11 @@ class _Dump:
         """Whether the signal may have ended a call of the program."""
         return self._sent_to_process and bool(self._before.call)
 
-    def result(self) -> SignalledStack:
-        moved = None
+    def result(self) -> StackSample:
+        moved = ""
         if self.interrupted and position(self._process.pid) != self._before:
             moved = self._before.call
-        stack = SignalledStack(signalled=self._sent_to_process, moved=moved)
+        stack = StackSample(signalled=self._sent_to_process, moved=moved)
         if self._error or self._size <= self._start:
             return stack._replace(error=self._error or "no stack within %g s" % SECONDS)
         text = _tail(self._path, self._start)

@@ -388,7 +388,7 @@ def choose_interpreter(
     for word, how in ((order.python, "--python"), (program.python or order.launcher_python, "the command")):
         if word:
             return lookup(word, workdir, environ), "%s: %s" % (how, word)
-    prefixes = (order.virtual_env, order.conda_prefix, order.own_environment)
+    prefixes = order.environments
     for how, prefix in zip(OF_ENVIRONMENT, prefixes):  # noqa: B905 (Python 3.8)
         if prefix:
             path = lookup(os.path.join(prefix, "bin", "python"), workdir, environ)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from typing import AbstractSet, Dict, Optional, Tuple
+from typing import AbstractSet, Dict
 
-from allranks.protocol.codec import decode_parts, encode, omit_none
+from allranks.protocol.codec import decode_parts, encode
 from allranks.protocol.frames import MAX_JSON
 from allranks.protocol.jsontext import JsonObject, write_json
 from allranks.protocol.node_names import NodeFiles
-from allranks.protocol.records import NamedTuple
-from allranks.protocol.samples import RankSocket
+from allranks.protocol.samples import StackSample
 
 from .ask_ras import ask_ras
 from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest
@@ -33,32 +32,6 @@ MOST = MAX_JSON // 2  # bytes of all samples as JSON; stacks of ranks take a par
 READ = {"x86_64": "0", "aarch64": "63"}  # the number of the system call
 
 
-@omit_none
-class RankSample(NamedTuple):
-    """One rank's: its stacks (`how`: asked, py-spy, signal) or why there are none; where it was silent, the system call
-    of its main thread; what /proc says; and what its flight recorder answered.
-
-    `sockets` are its connections to other machines. `cpu` and `ready` in seconds (of work, and of waiting for a CPU),
-    `io` in bytes, `file` is what the main thread is reading."""
-
-    text: Optional[str] = None
-    how: Optional[str] = None
-    error: Optional[str] = None
-    silent: Optional[bool] = None
-    syscall: Optional[str] = None
-    signalled: Optional[bool] = None
-    moved: Optional[str] = None
-    state: Optional[str] = None
-    cpu: Optional[float] = None
-    ready: Optional[float] = None
-    io: Optional[int] = None
-    wchan: Optional[str] = None
-    file: Optional[str] = None
-    recorder: Optional[JsonObject] = None
-    counted: Optional[JsonObject] = None
-    sockets: Optional[Tuple[RankSocket, ...]] = None
-
-
 def sample(
     ranks: Dict[int, Process],
     node_dir: str,
@@ -73,23 +46,23 @@ def sample(
     signal, and kept in files only with a dump. `native`: of each rank the frames below Python.
     """
     answers = Asking(ranks, node_dir, word).answers() if word else {}
-    samples: Dict[int, RankSample] = {}
+    samples: Dict[int, StackSample] = {}
     deadline = time.monotonic() + OUTSIDE_SECONDS
     for rank, process in ranks.items():
         answer = decode_parts(HelperAnswer, answers.get(rank))
-        one = RankSample()
+        one = StackSample()
         if native or not answer.stacks:
             is_last = native or (word == "dump" and not for_person)
             one = from_outside(process, native or answer.silent, is_last, deadline)
         if answer.stacks and not one.text:
-            one = RankSample(text=answer.stacks[-STACK_LIMIT:], how="asked", error=one.error)
-        samples[rank] = one._replace(silent=(one.silent and answer.silent) or None)
+            one = StackSample(text=answer.stacks[-STACK_LIMIT:], how="asked", error=one.error)
+        samples[rank] = one._replace(rank=rank, silent=one.silent and answer.silent)
     if word != "look" and not for_person:
         _signal_blind(samples, ranks, node_dir, signalled)
     for rank, one in samples.items():
         is_kept = word == "dump" or not for_person
         if is_kept and one.how in ("asked", "py-spy"):  # the handler of the signal writes there itself
-            append(NodeFiles(node_dir).stacks(rank), ((one.text or "") + "\n").encode("utf-8", "replace"))
+            append(NodeFiles(node_dir).stacks(rank), (one.text + "\n").encode("utf-8", "replace"))
         samples[rank] = with_process_facts(one, ranks[rank].pid)
         if rank in answers:
             recorder = {key: value for key, value in answers[rank].items() if key != "stacks"}
@@ -101,7 +74,7 @@ def sample(
     )
 
 
-def _fit(samples: Dict[int, RankSample]) -> Dict[int, JsonObject]:
+def _fit(samples: Dict[int, StackSample]) -> Dict[int, JsonObject]:
     """Make the samples' JSON; where it is too much for a message, with fewer of each recorder's entries, then with
     none, then with shorter stacks."""
     documents: Dict[int, JsonObject] = {rank: encode(one) for rank, one in samples.items()}
@@ -123,18 +96,18 @@ def _fit(samples: Dict[int, RankSample]) -> Dict[int, JsonObject]:
 
 
 def _signal_blind(
-    samples: Dict[int, RankSample], ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]
+    samples: Dict[int, StackSample], ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]
 ) -> None:
     blind = {rank: ranks[rank] for rank, one in samples.items() if not one.text and not one.state}
     for rank, stack in dump(blind, node_dir, signalled).items():
-        one = samples[rank]._replace(signalled=stack.signalled or None, moved=stack.moved)
+        one = samples[rank]._replace(signalled=stack.signalled, moved=stack.moved)
         if stack.error:
             samples[rank] = one._replace(error=stack.error)
         else:
             samples[rank] = one._replace(text=stack.text, how="signal")
 
 
-def from_outside(process: Process, silent: bool, last: bool, deadline: float) -> RankSample:
+def from_outside(process: Process, silent: bool, last: bool, deadline: float) -> StackSample:
     """Read what can be read of a rank that gave no stack itself.
 
     `silent`: its thread that answers was asked and did not, so something holds the interpreter's lock: then, at the
@@ -142,11 +115,10 @@ def from_outside(process: Process, silent: bool, last: bool, deadline: float) ->
     now = read_process(process.pid)
     if now is None or now.is_stopped or now.has_ended:
         state = "gone" if now is None else now.state
-        return RankSample(error="no stack: the process is in state %s" % state, state=state)
-    one = RankSample()
+        return StackSample(error="no stack: the process is in state %s" % state, state=state)
+    one = StackSample()
     if silent:
-        here = position(process.pid)
-        one = one._replace(silent=True, syscall=here.call or None)
+        one = one._replace(silent=True, syscall=position(process.pid).call)
     native = silent and last and one.syscall not in ENDED_BY_STOP
     stacks = py_spy(process.pid, native, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
     if native and stacks.error:
@@ -156,7 +128,7 @@ def from_outside(process: Process, silent: bool, last: bool, deadline: float) ->
     return one._replace(text=stacks.text, how="py-spy")
 
 
-def with_process_facts(one: RankSample, pid: int) -> RankSample:
+def with_process_facts(one: StackSample, pid: int) -> StackSample:
     """Add what /proc says of a process; what cannot be read is left out."""
     fields = stat_fields(pid)
     if len(fields) > 12:
@@ -171,14 +143,14 @@ def with_process_facts(one: RankSample, pid: int) -> RankSample:
     wchan = read_text("/proc/%d/wchan" % pid)
     if wchan not in ("", "0"):
         one = one._replace(wchan=wchan)
-    return one._replace(file=_file_in_read(pid), sockets=connections(pid) or None)
+    return one._replace(file=_file_in_read(pid), sockets=connections(pid))
 
 
-def _file_in_read(pid: int) -> Optional[str]:
+def _file_in_read(pid: int) -> str:
     call = read_text("/proc/%d/syscall" % pid).split()
     if len(call) < 2 or call[0] != READ.get(os.uname().machine):
-        return None
+        return ""
     path = read_link("/proc/%d/fd/%d" % (pid, int(call[1], 16)))
     if not path.startswith("/") or path.startswith("/dev/"):
-        return None
+        return ""
     return path

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from allranks.diagnose.hangs.doing import ActivityKind, Doing, StackSample, doing, read_sample
+from allranks.diagnose.hangs.doing import ActivityKind, Doing, doing, read_sample
 from allranks.diagnose.hangs.recorder import Recording, read_recording
 from allranks.diagnose.hangs.stacks import Frame, py_spy_frames
 from allranks.diagnose.words import name_by_node
@@ -16,6 +16,7 @@ from allranks.errors import UsageError
 from allranks.exitcodes import NODE_FAILED, code_if
 from allranks.gang.tasks import run_loop
 from allranks.protocol.codec import document_line, omit_empty
+from allranks.protocol.samples import StackSample
 from allranks.report.terminal import DIM, clean, paint, shows_colour
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import RankStatus

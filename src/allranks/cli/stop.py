@@ -13,10 +13,10 @@ from typing import NamedTuple
 import click
 
 from allranks.agent.processes import Process, read_process, send_signal
-from allranks.engines import engine_of
+from allranks.engines import Stopped, engine_of
 from allranks.errors import AllranksError, RunIsElsewhere, UsageError
-from allranks.exitcodes import DONE, NODE_FAILED, code_if
-from allranks.protocol.codec import document_line, encode, omit_none
+from allranks.exitcodes import NODE_FAILED, code_if
+from allranks.protocol.codec import document_line, encode
 from allranks.protocol.run_facts import SaveAsked, SaveDone, of_kind
 from allranks.report.live import choose_view
 from allranks.report.sentences import event_line
@@ -80,27 +80,10 @@ class StopRequest(NamedTuple):
             click.echo(text)
 
 
-@omit_none
-class StopOutcome(NamedTuple):
-    """What became of one run. `how`: over, or by which means it was ended. `code`: what `stop` exits with for it.
-
-    `error` says why it was not stopped. `job` is Slurm's. `unreached` are nodes that did not answer; `pid` is the
-    process that took the run over.
-    """
-
-    run: str
-    how: str
-    code: int
-    job: str | None = None
-    unreached: Sequence[str] | None = None
-    pid: int | None = None
-    error: str | None = None
-
-
 class StopReport(NamedTuple):
     """What `stop --json` prints."""
 
-    stopped: Sequence[StopOutcome]
+    stopped: Sequence[Stopped]
 
 
 def _the_one(directory: Path, wanted: str | None) -> RunDirectory:
@@ -119,19 +102,19 @@ def _is_active(run: RunDirectory) -> bool:
     return not run.has_ended and run.controller_alive()
 
 
-def _stop_or_say_why(run: RunDirectory, asked: StopRequest) -> StopOutcome:
+def _stop_or_say_why(run: RunDirectory, asked: StopRequest) -> Stopped:
     """Stop one of several runs: one that cannot be stopped keeps no other from it."""
     try:
         return _stop(run, asked)
     except AllranksError as error:
         print(f"{run.name} was not stopped: {error}", file=sys.stderr)
-        return StopOutcome(run.name, "failed", error.exit_code, error=str(error))
+        return Stopped(run.name, "failed", error.exit_code, error=str(error))
 
 
-def _stop(run: RunDirectory, asked: StopRequest) -> StopOutcome:
+def _stop(run: RunDirectory, asked: StopRequest) -> Stopped:
     if run.has_ended:
         asked.say(f"{run.name} is over")
-        return StopOutcome(run.name, "over", DONE)
+        return Stopped(run.name, "over")
     controller = _controller(run)
     if asked.save:
         asked.say(_save_first(run, controller, asked.seconds(run)))
@@ -187,7 +170,7 @@ def _controller(run: RunDirectory) -> Process | None:
     return None
 
 
-def _through_controller(run: RunDirectory, controller: Process, asked: StopRequest) -> StopOutcome:
+def _through_controller(run: RunDirectory, controller: Process, asked: StopRequest) -> Stopped:
     """SIGTERM to the controller is an orderly stop; a second one is one without grace. SIGCONT wakes a stopped one."""
     asked.say(f"stopping {run.name}: ranks have {asked.seconds(run):g} s to save")
     send_signal(controller, signal.SIGTERM)
@@ -205,10 +188,10 @@ def _through_controller(run: RunDirectory, controller: Process, asked: StopReque
     if result is None:
         return _through_engine(run, asked)
     _print_left(run, result.left, asked)
-    return StopOutcome(run.name, "controller", code_if(bool(result.left), NODE_FAILED))
+    return Stopped(run.name, "controller", code_if(bool(result.left), NODE_FAILED))
 
 
-def _through_engine(run: RunDirectory, asked: StopRequest) -> StopOutcome:
+def _through_engine(run: RunDirectory, asked: StopRequest) -> Stopped:
     engine = engine_of(run)
     grace = asked.seconds(run)
     asked.say(engine.stop_notice(run, grace))
@@ -216,15 +199,14 @@ def _through_engine(run: RunDirectory, asked: StopRequest) -> StopOutcome:
     stopped = engine.stop(run, grace, view)
     result = run.read_result()
     left: Left = result.left if result is not None else {}
-    if stopped.shows_end and result is not None:
+    if stopped.job is None and result is not None:
         from .follow import leave_page  # imported late: most runs have a controller
 
         view.closing(result)
         leave_page(run, result.exit, asked.as_json)
     else:
         _print_left(run, left, asked)
-    code = code_if(bool(left) or stopped.failed, NODE_FAILED)
-    return StopOutcome(run.name, stopped.how, code, stopped.job, stopped.unreached, stopped.pid)
+    return stopped._replace(code=code_if(bool(left), NODE_FAILED) or stopped.code)
 
 
 def _print_left(run: RunDirectory, left: Left, asked: StopRequest) -> None:

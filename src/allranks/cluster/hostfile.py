@@ -16,7 +16,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 from allranks.text import count_of
 
@@ -70,12 +70,7 @@ _FOREIGN = (
 )
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """An entry and where it was written."""
-
-    entry: HostEntry
-    line: int
+_Placed = tuple[int, Node]  # an entry behind the number of its line
 
 
 def parse_hostfile(text: str, source: str, per_slot: bool = False) -> list[Node]:
@@ -157,7 +152,7 @@ def _without_comment(line: str) -> str:
 
 def _entries(code: str, number: int, where: str) -> list[_Placed]:
     try:
-        return [_Placed(entry, number) for entry in parse_entries(code)]
+        return [(number, entry) for entry in parse_entries(code)]
     except UsageError as error:
         raise HostfileError(f"{where}: {error}") from None
 
@@ -170,23 +165,20 @@ def _check_total(placed: list[_Placed], where: str) -> None:
 def _nodes(placed: list[_Placed], source: str, unit: str) -> list[Node]:
     """Entries as nodes: duplicates refused, names unique, indices in order."""
     first_places: dict[tuple[str, int], int] = {}
-    for item in placed:
-        key = (host_key(item.entry.host), item.entry.port or 22)
+    for line, entry in placed:
+        key = (host_key(entry.host), entry.port or 22)
         if key in first_places:
-            where = f"{source}:{item.line}" if unit == "line" else f"{source}: entry {item.line}"
+            where = f"{source}:{line}" if unit == "line" else f"{source}: entry {line}"
             raise HostfileError(
-                f"{where}: {show(item.entry.host)} is in {unit} {first_places[key]} already. "
+                f"{where}: {show(entry.host)} is in {unit} {first_places[key]} already. "
                 "Remove one of them, or use slots=N for more ranks on a host"
             )
-        first_places[key] = item.line
+        first_places[key] = line
     hosts = Counter(host for host, _ in first_places)
-    return [
-        Node(index, _name(item.entry, hosts), item.entry.host, item.entry.user, item.entry.port, item.entry.slots)
-        for index, item in enumerate(placed)
-    ]
+    return [replace(entry, index=index, name=_name(entry, hosts)) for index, (_, entry) in enumerate(placed)]
 
 
-def _name(entry: HostEntry, hosts: Counter[str]) -> str:
+def _name(entry: Node, hosts: Counter[str]) -> str:
     if entry.port is None or hosts[host_key(entry.host)] == 1:
         return entry.host
     return f"{bracketed(entry.host)}:{entry.port}"
@@ -199,17 +191,7 @@ _IPV4 = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 _EQUALS = re.compile(r"(?<![ \t])[ \t]*=[ \t]*")
 
 
-@dataclass(frozen=True)
-class HostEntry:
-    """One host as written: what ssh is given and the number of ranks, None where not stated."""
-
-    host: str
-    user: str | None = None
-    port: int | None = None
-    slots: int | None = None
-
-
-def parse_entries(text: str) -> Iterator[HostEntry]:
+def parse_entries(text: str) -> Iterator[Node]:
     """Yield the entries of one line without its comment: a node list, then attributes that hold for all."""
     _check_printable(text)
     words = _EQUALS.sub("=", text).split()
@@ -254,7 +236,7 @@ def _unknown(name: str, equals: str) -> str:
     return f"unknown attribute {show(name)}{hint} (known: {', '.join(k + '=' for k in KNOWN)})"
 
 
-def _item(item: str, attributes: dict[str, str]) -> Iterator[HostEntry]:
+def _item(item: str, attributes: dict[str, str]) -> Iterator[Node]:
     included, excluded = split_exclusions(item)
     user, hosts = _split_user(included, attributes.get("user"))
     host, port_text, is_ipv6 = _split_port(hosts)
@@ -262,7 +244,7 @@ def _item(item: str, attributes: dict[str, str]) -> Iterator[HostEntry]:
     slots = _slots(attributes)
     names = [host] if is_ipv6 else expand_item(host)
     for name in exclude(names, excluded, item):
-        yield HostEntry(check_host(name), user, port, slots)
+        yield Node(0, name, check_host(name), user, port, slots)
 
 
 def _split_user(item: str, attribute: str | None) -> tuple[str | None, str]:

@@ -18,6 +18,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from allranks.errors import AllranksError
+from allranks.exitcodes import DONE
+from allranks.protocol.codec import omit_none
 
 if TYPE_CHECKING:
     from allranks.cluster import Cluster
@@ -63,19 +65,17 @@ class NotStarted(Exception):
         self.result = result
 
 
+@omit_none
 class Stopped(NamedTuple):
-    """What `stop` has come to. `how`: by which means.
+    """What became of a run that was to end. `how`: over, or by which means. `code`: what `stop` exits with for it."""
 
-    `shows_end`: the run's end was written by this process, which shows it and makes the page. `job` is Slurm's.
-    `unreached` are nodes that did not answer; `pid` is the process that took the run over.
-    """
-
+    run: str
     how: str
-    failed: bool = False
-    shows_end: bool = True
-    job: str | None = None
-    unreached: Sequence[str] | None = None
-    pid: int | None = None
+    code: int = DONE
+    job: str | None = None  # Slurm's, whose controller shows the end; else this process has written it
+    unreached: Sequence[str] | None = None  # nodes that did not answer
+    pid: int | None = None  # of the process that took the run over
+    error: str | None = None  # why it was not stopped
 
 
 class PreparedLaunch(Protocol):

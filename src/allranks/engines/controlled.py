@@ -82,22 +82,22 @@ def opening(session: Session) -> RunOpened:
     sessions = session.of_roles
     roles = [
         OpenedRole(
-            one.setting.role.name,
+            one.context.role.name,
             tuple(node.name for node in one.cluster.nodes),
             tuple(redact_argv(one.spec.launch.command)),
-            one.setting.role.after,
+            one.context.role.after,
         )
         for one in sessions
     ]
     return RunOpened(
-        session.setting.run,
+        session.context.run,
         str(session.run_dir.path),
         tuple(redact_argv(session.spec.launch.command)),
         session.spec.launch.launcher,
         cluster.source,
         tuple(_entry(node) for one in sessions for node in one.cluster.nodes),
         tuple(map(_entry, cluster.spares)),
-        session.setting.handed_over.sentence,
+        session.context.handed_over.sentence,
         tuple(roles) if session.others else (),
     )
 

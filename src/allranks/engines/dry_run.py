@@ -14,20 +14,21 @@ from allranks.agent.node_check import OF_ENVIRONMENT, choose_interpreter
 from allranks.agent.rank_start import environment_of
 from allranks.cluster import Cluster
 from allranks.gang.members import NodeState
-from allranks.gang.places import Tree, place_for, setup_order
+from allranks.gang.places import RunContext, place_for, setup_order
 from allranks.gang.roles import parts_of
-from allranks.gang.session import RunNames, make_setting
+from allranks.gang.session import make_context
 from allranks.gang.working_tree import list_tree
 from allranks.plan.environment import HandedOver, NodeLaunch
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt, NodePlan
 from allranks.preflight.check import Check
 from allranks.protocol import node_names as names
-from allranks.protocol.codec import document_line, make_document, omit_empty
+from allranks.protocol.codec import document_line, make_document, omit_empty, spread
 from allranks.protocol.command_words import read_command
 from allranks.protocol.facts import Interpreter
 from allranks.protocol.orders import RankOrder, StartTerms, SuiteNodes
 from allranks.protocol.plan_facts import NodeFacts
+from allranks.protocol.run_facts import WorkingTree
 from allranks.runs.documents import Document
 from allranks.settings import RunSpec
 from allranks.settings.runspec import Role
@@ -64,11 +65,12 @@ class StartedNode(ReachedNode):
     role: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class ShippedTree(Tree):
+@spread("tree")
+class ShippedTree(NamedTuple):
     """What --sync would ship; `to` is where it would lie on a node."""
 
-    to: str = ""
+    tree: WorkingTree
+    to: str
 
 
 @omit_empty("sync", "tests", "spares", "environment", "avoided", "controller")
@@ -111,16 +113,16 @@ class DryRun:
 
     def __init__(self, spec: RunSpec, cluster: Cluster, role: Role, controller: str = "") -> None:
         run = f"{spec.places.name}-<time>"
-        run_names = RunNames(run, "<uid>", "", os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs"))
+        run_names = RunContext(run, "<uid>", "", "", os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs"))
         self._spec = spec
         self._avoided = cluster.avoided
         self._is_here = not controller
-        self._tree: Tree | None = None
+        self._tree: WorkingTree | None = None
         if spec.launch.sync:
             self._tree = list_tree(spec, os.getcwd()).tree
-        setting = make_setting(spec, cluster, os.environ, os.getcwd(), run_names, ())
+        context = make_context(spec, cluster, os.environ, os.getcwd(), run_names, ())
         self._role = role
-        self._setting = dataclasses.replace(setting, tree=self._tree, role=role)
+        self._context = dataclasses.replace(context, tree=self._tree, role=role)
         self._plan = make_plan(spec, cluster, {})
         self._reached = {node.name: node for node in reached_nodes(spec, cluster)}
         self._spares = [self._reached[node.name] for node in cluster.spares]
@@ -136,8 +138,8 @@ class DryRun:
 
     def planned(self) -> DryRunDocument:
         """Return what `--json` prints."""
-        sync = ShippedTree(**vars(self._tree), to=SYNCED) if self._tree is not None else None
-        environment = self._setting.handed_over if self._setting.handed_over.sentence else None
+        sync = ShippedTree(self._tree, SYNCED) if self._tree is not None else None
+        environment = self._context.handed_over if self._context.handed_over.sentence else None
         return DryRunDocument(
             self._plan.world_size,
             sync,
@@ -173,7 +175,7 @@ class DryRun:
         # Its environment is this process's.
         is_known = self._is_here and node.is_local and self._spec.launch.prelude is None
         state = NodeState(node.name, node.index, node_dir="<node dir>")
-        place = place_for(self._spec, self._setting, state, self._chosen_later(is_known))
+        place = place_for(self._spec, self._context, state, self._chosen_later(is_known))
         facts = self._known_facts() if is_known else self._asked_facts()
         order = orders(NodeLaunch(self._spec, self._plan.world_size, planned, place, attempt, facts))
         started: Iterable[RankOrder] = order.ranks
@@ -187,7 +189,7 @@ class DryRun:
 
     def _known_facts(self) -> NodeFacts:
         """Return what the agent of a local node would find of the training interpreter, by its own rules."""
-        order = setup_order(self._spec, self._setting)
+        order = setup_order(self._spec, self._context)
         program = read_command(order.command, order.kind)
         path, how = choose_interpreter(order, program, order.workdir or os.getcwd(), os.environ)
         if path is None:
@@ -207,7 +209,7 @@ class DryRun:
 
         Empty where the command or --python names one, or the prelude may.
         """
-        order = setup_order(self._spec, self._setting)
+        order = setup_order(self._spec, self._context)
         path, how = choose_interpreter(order, read_command(order.command, order.kind), order.workdir or "/", os.environ)
         is_of_environment = order.prelude is None and how.partition(":")[0] in OF_ENVIRONMENT
         return (path or "", how) if is_of_environment else ("", "")
@@ -218,7 +220,7 @@ class DryRun:
         if self._spec.launch.bind != "none" and not is_known:
             later[names.CPUS] = "<cpus>"
         name = "GLOO_SOCKET_IFNAME"
-        if name in self._spec.launch.env or name in self._setting.forwarded or (is_known and name in os.environ):
+        if name in self._spec.launch.env or name in self._context.forwarded or (is_known and name in os.environ):
             return later
         return {**later, name: "<interface>"}
 
@@ -237,8 +239,8 @@ class DryRun:
         path, how = self._environment_here()
         if path and self._spec.target.hosts:
             lines += ["", f"{path} is taken where a node has it ({how}), else its python3"]
-        if self._setting.handed_over.sentence:
-            lines += ["", f"variables {self._setting.handed_over.sentence}"]
+        if self._context.handed_over.sentence:
+            lines += ["", f"variables {self._context.handed_over.sentence}"]
         lines += ["", self._later()]
         return lines
 
@@ -295,7 +297,7 @@ def _node_lines(node: StartedNode) -> list[str]:
     return lines
 
 
-def _sync_lines(tree: Tree) -> list[str]:
+def _sync_lines(tree: WorkingTree) -> list[str]:
     what = f"{count_of(tree.files, 'file')} ({count_of(tree.bytes, 'byte')}) of {tree.root}"
     lines = [f"would ship {what} to {SYNCED} on each node"]
     return lines + [f"  left out, a large checkpoint outside of git: {name}" for name in tree.left_out]

@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from allranks.engines import PreparedLaunch, Stopped
+from allranks.exitcodes import NODE_FAILED, code_if
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document
 
@@ -47,7 +48,7 @@ class Hosts:
         from .controlled import end_without_controller  # imported late: `status` needs no controller
 
         unreached = end_without_controller(run, grace, view)
-        return Stopped("nodes", bool(unreached), unreached=unreached, pid=os.getpid())
+        return Stopped(run.name, "nodes", code_if(bool(unreached), NODE_FAILED), unreached=unreached, pid=os.getpid())
 
     def stop_notice(self, run: RunDirectory, grace: float) -> str:
         """Return the sentence that `stop` begins with."""

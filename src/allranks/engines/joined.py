@@ -20,7 +20,7 @@ from allranks.errors import AllranksError
 from allranks.exitcodes import CTRL_C, NODE_FAILED
 from allranks.findings import Verdict
 from allranks.gang.agent_archive import node_zip
-from allranks.gang.places import Setting, setup_order
+from allranks.gang.places import RunContext, setup_order
 from allranks.gang.plugins import all_checks
 from allranks.gang.session import Session, environments
 from allranks.gang.transport import NodeReach
@@ -174,7 +174,7 @@ class CoordinatedMeeting:
         """Pass what nodes ask for on to the session of the run, and let commands of this host reach the nodes."""
         self._meeting.on_stop(session.stop_from_afar)
         self._meeting.on_signal(session.signal_at_node)
-        self._meeting.serve_commands(session.setting.uid)
+        self._meeting.serve_commands(session.context.uid)
 
     @contextlib.contextmanager
     def failure_is_sent(self) -> Iterator[None]:
@@ -265,18 +265,15 @@ class JoinedNode:
 def own_of(spec: RunSpec) -> NodeArguments:
     """Return what this node takes from no other machine: its command, directory, interpreter, environment."""
     role, spec = _own_role(spec)
-    places = environments(os.environ)
-    setting = Setting(
+    context = RunContext(
         run="",
         uid="",
         token="",
         workdir=os.getcwd(),
         run_outputs="",
-        virtual_env=places.virtual_env,
-        conda_prefix=places.conda_prefix,
-        own_environment=places.own,
+        environments=environments(os.environ),
     )
-    return NodeArguments(spec, setup_order(spec, setting)._replace(target=None), tuple(all_checks()), role)
+    return NodeArguments(spec, setup_order(spec, context)._replace(target=None), tuple(all_checks()), role)
 
 
 def _own_role(spec: RunSpec) -> tuple[str, RunSpec]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from allranks.errors import AllranksError, NodeError
-from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED
+from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED, code_if
 from allranks.plan.render.pod_spec import object_name
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.jsontext import DecodeError
@@ -162,7 +162,7 @@ class RemoteEngine(ABC):
     def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
         """End the run, remove what it made, and wait until it is over."""
         result = follow(self.follow(run, view), stop_first=True)
-        return Stopped("engine", failed=is_failure(result))
+        return Stopped(run.name, "engine", code_if(is_failure(result), NODE_FAILED))
 
     def stop_notice(self, run: RunDirectory, grace: float) -> str:
         """Return the sentence that `stop` begins with."""

@@ -26,7 +26,7 @@ from allranks.settings import RunSpec
 from allranks.settings.ray import name_of
 
 from .controller import Controller
-from .places import Setting
+from .places import RunContext
 from .recording import Recording
 from .roles import AskLooks, Conductor, RoleDecision, RolePart, ShowLook, StartRole
 from .states import LooksComing, LookWanted, MayStart, RoleSeen, State
@@ -40,7 +40,7 @@ class RoleSession(Protocol):
 
     spec: RunSpec
     cluster: Cluster
-    setting: Setting
+    context: RunContext
     run_dir: RunDirectory
     controller: Controller
     recording: Recording
@@ -59,8 +59,8 @@ class RoleSession(Protocol):
 
 def conduct(sessions: Sequence[RoleSession]) -> None:
     """Let each role start in its turn, and let the end of one be that of the others, where it is to be."""
-    by_name = {session.setting.role.name: session for session in sessions}
-    conductor = Conductor([session.setting.role for session in sessions])
+    by_name = {session.context.role.name: session for session in sessions}
+    conductor = Conductor([session.context.role for session in sessions])
 
     def carry_out(decision: RoleDecision) -> None:
         session = by_name[decision.role]
@@ -86,7 +86,7 @@ def conduct(sessions: Sequence[RoleSession]) -> None:
             asyncio.get_running_loop().call_soon(carry_out, decision)
 
     for session in sessions:
-        session.recording.watch = partial(take, session.setting.role.name)
+        session.recording.watch = partial(take, session.context.role.name)
         session.recording.whole_status = partial(_status_in_turn, session, sessions)
 
 
@@ -94,13 +94,13 @@ def _values_of(sessions: Sequence[RoleSession]) -> dict[str, str]:
     values: dict[str, str] = {}
     for session in sessions:
         roster = session.controller.roster
-        name = session.setting.role.name
+        name = session.context.role.name
         addresses = [roster.addresses.get(node, roster.master_addr) for node in roster.nodes]
         values[f"{name}.address"] = roster.master_addr
         values[f"{name}.addresses"] = ",".join(addresses)
         values[f"{name}.port"] = str(roster.master_port)  # which its nodes have reached: Ray's head listens there
         values[f"{name}.hosts"] = ",".join(node.host for node in session.cluster.nodes)
-        for port, number in zip(session.setting.ports, roster.ports, strict=False):
+        for port, number in zip(session.context.ports, roster.ports, strict=False):
             values[f"{name}.port.{port}"] = str(number)
     return values
 
@@ -122,7 +122,7 @@ def status_of_roles(sessions: Sequence[RoleSession]) -> StatusDocument:
         return all_own[0]
     nodes: list[NodeStatus] = []
     for session, own in zip(sessions, all_own, strict=True):
-        nodes += [dataclasses.replace(node, role=session.setting.role.name) for node in own.nodes]
+        nodes += [dataclasses.replace(node, role=session.context.role.name) for node in own.nodes]
     first = all_own[0]
     going_on = [own.state for own in all_own if own.state != State.OVER.value]
     state = first.state if first.state in going_on or not going_on else going_on[0]
@@ -132,8 +132,8 @@ def status_of_roles(sessions: Sequence[RoleSession]) -> StatusDocument:
 
 def result_of_roles(sessions: Sequence[RoleSession], ended_t: float) -> ResultDocument:
     """Make the result of a run of the results of its roles: the role that failed first says why it failed."""
-    results = {session.setting.role.name: session.own_result(ended_t) for session in sessions}
-    first = results[sessions[0].setting.role.name]
+    results = {session.context.role.name: session.own_result(ended_t) for session in sessions}
+    first = results[sessions[0].context.role.name]
     if len(sessions) == 1:
         return first
     culprit = at_fault([session.role_end for session in sessions])
@@ -141,7 +141,7 @@ def result_of_roles(sessions: Sequence[RoleSession], ended_t: float) -> ResultDo
     if culprit is not None and culprit.verdict is not None:
         name = culprit.role.name
         own = results[name]
-        printed = next(_printed_last(session) for session in sessions if session.setting.role is culprit.role)
+        printed = next(_printed_last(session) for session in sessions if session.context.role is culprit.role)
         part = name_of(culprit.role, culprit.verdict.finding.where.rank)
         verdict = in_role(culprit.verdict, name, printed, part)
         merged = dataclasses.replace(
@@ -158,7 +158,7 @@ def result_of_roles(sessions: Sequence[RoleSession], ended_t: float) -> ResultDo
         dropped={node: one for result in every for node, one in result.dropped.items()},
         undecodable={source: count for result in every for source, count in result.undecodable.items()},
         outputs={node: one for result in every for node, one in result.outputs.items()},
-        roles={session.setting.role.name: session.role_result(results) for session in sessions},
+        roles={session.context.role.name: session.role_result(results) for session in sessions},
     )
 
 

@@ -52,7 +52,7 @@ from .gang import Gang
 from .gate import require_own, require_stream
 from .links import Links, Member
 from .observing import Observing
-from .places import KeptLaunch, Setting, collectors_on, judge_request, node_label, restored, run_tag
+from .places import KeptLaunch, RunContext, collectors_on, judge_request, node_label, restored, run_tag
 from .plugins import all_checks
 from .policy import Decision
 from .recording import Recording
@@ -84,7 +84,7 @@ class Controller:
         self,
         spec: RunSpec,
         cluster: Cluster,
-        setting: Setting,
+        context: RunContext,
         transport: Transport,
         run: RunDirectory,
         view: View,
@@ -93,11 +93,11 @@ class Controller:
         shipper: Shipper | None = None,
     ) -> None:
         self.spec = spec
-        self.setting = setting
+        self.context = context
         self.run_dir = run
         self.cluster = cluster
         self.view = view
-        self.gang = Gang(spec, cluster, setting, time.monotonic(), time.time())
+        self.gang = Gang(spec, cluster, context, time.monotonic(), time.time())
         self.roster = self.gang.roster
         self.links = Links(cluster, spec.limits, transport, self, is_adopted=attach)
         self.recording = Recording(run, self.roster, view, self.links.beat)
@@ -283,9 +283,9 @@ class Controller:
         change_nodes(self.run_dir, placed)
 
     def _save_look(self) -> None:
-        request = judge_request(self.spec, self.setting, self.cluster)
+        request = judge_request(self.spec, self.context, self.cluster)
         facts = {n.name: n.facts for n in self.roster.nodes.values()}
-        save(self.run_dir, document(request, facts, [c.name for c in self.setting.checks], time.time()))
+        save(self.run_dir, document(request, facts, [c.name for c in self.context.checks], time.time()))
 
     # -- the nodes ---------------------------------------------------------------------------------
 
@@ -294,14 +294,14 @@ class Controller:
         incarnation = self.roster.everyone[member.node.name].incarnation
         return AgentHeader(
             mode="attach" if renewing else "agent",
-            uid=self.setting.uid,
+            uid=self.context.uid,
             node=node_label(member.node.index, incarnation),
-            run_tag=run_tag(self.setting, member.node.index, incarnation),
+            run_tag=run_tag(self.context, member.node.index, incarnation),
             lease=self.spec.limits.lease,
             grace=self.spec.limits.grace,
             node_dir=self.spec.places.node_dir,
-            ends=tuple(run_tag(self.setting, member.node.index, before) for before in range(incarnation)),
-            checks=collectors_on(self.spec, self.setting, member.node.index),
+            ends=tuple(run_tag(self.context, member.node.index, before) for before in range(incarnation)),
+            checks=collectors_on(self.spec, self.context, member.node.index),
             tests=bool(self.spec.tests.test),
             audit=bool(self.spec.recovery.audit_data),
         )
@@ -322,7 +322,7 @@ class Controller:
 
     def lacks_tree(self) -> bool:
         """Tell whether a node needs the synced tree, and the archive was in another controller's hands."""
-        if self.setting.tree is None or self._shipper is not None:
+        if self.context.tree is None or self._shipper is not None:
             return False
         return len(self.roster.unusable_nodes) > len(self.gang.spares.ready)
 
@@ -478,14 +478,14 @@ class Controller:
         except ConfigError as error:  # kept by another version
             self.note(PlainNote(f"The run cannot be tried again: {error}"))
             return
-        self.setting = restored(self.setting, launch, all_checks())
-        self.roster.take_launch(self.spec, self.setting)
+        self.context = restored(self.context, launch, all_checks())
+        self.roster.take_launch(self.spec, self.context)
         self.has_launch = True
 
     def _output(self, member: Member, frame: OutputFrame) -> None:
         node = member.node
         made_t = self._made(node.name, frame.stream)
-        in_place = frame.stream.kind == METRICS and node.index in self.setting.local_nodes
+        in_place = frame.stream.kind == METRICS and node.index in self.context.local_nodes
         data = self.recording.write_output(member, frame, in_place)
         if data:
             now = time.monotonic()
@@ -579,7 +579,7 @@ class Controller:
         nodes = [node.status(live) for node in roster.nodes.values()]
         nodes += [node.status({}) for node in (*roster.spares.values(), *roster.retired.values())]
         return StatusDocument(
-            self.setting.run,
+            self.context.run,
             roster.state.value,
             round(time.time(), 3),
             roster.attempt,

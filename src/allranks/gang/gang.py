@@ -51,7 +51,6 @@ from allranks.protocol.run_facts import (
     PlainNote,
     Stamped,
     StopAsked,
-    TreeListed,
 )
 from allranks.protocol.samples import NodeUsage
 from allranks.settings import RunSpec
@@ -63,7 +62,7 @@ from .gathering import Gathering
 from .hangwatch import HangWatch
 from .pace import PaceWatch
 from .passed_signals import UserSignals
-from .places import Setting
+from .places import RunContext
 from .policy import Decision
 from .preloading import Preloading
 from .ready_test import ReadyTest
@@ -109,9 +108,9 @@ def on(kind: type[Kind], take: Callable[[Stamped[Kind], float], list[Action]]) -
 class Gang:
     """Decides; the controller acts. Read the `roster`, `hang_watch.hang` and `spares.ready` after each fact."""
 
-    def __init__(self, spec: RunSpec, cluster: Cluster, setting: Setting, now: float, t: float) -> None:
+    def __init__(self, spec: RunSpec, cluster: Cluster, context: RunContext, now: float, t: float) -> None:
         """`now` and `t` as in `handle`."""
-        self.roster = Roster(spec, cluster, setting, now, t)
+        self.roster = Roster(spec, cluster, context, now, t)
         self.ending = Ending(self.roster)
         self.preloading = Preloading(self.roster)
         self.spares = HotSpares(self.roster, self.preloading)
@@ -238,12 +237,9 @@ class Gang:
 
     def begin(self) -> list[Action]:
         """Return the first actions."""
+        tree = self.roster.context.tree
         start = self.roster.stamp(AttemptStart())
-        tree = self.roster.setting.tree
-        if tree is None:
-            return [start]
-        listed = TreeListed(tree.root, tree.files, tree.bytes, tree.sha256, tree.left_out, tree.limit)
-        return [start, self.roster.stamp(listed)]
+        return [start] if tree is None else [start, self.roster.stamp(tree)]
 
     def handle(self, stamped: Stamped[Event], now: float, t: float) -> list[Action]:
         """Decide about a fact. `now` counts seconds of a clock that is never set, and every limit goes by it;

@@ -51,7 +51,7 @@ class Gathering:
             if node.node_dir:  # what it answered while the start was given up was not heard
                 node.state = "ready"
                 if node.facts is None:
-                    actions.append(first_order(roster.spec, roster.setting, node))
+                    actions.append(first_order(roster.spec, roster.context, node))
         if roster.has_all_facts and not is_paused:
             actions += self._judge(now)
         return actions
@@ -63,7 +63,7 @@ class Gathering:
         ready = roster.stamp(NodeReady(stamped.fact.hostname), node.name)
         if roster.has_unreachable:
             return [ready, *self._check(now)]
-        return [ready, first_order(roster.spec, roster.setting, node)]
+        return [ready, first_order(roster.spec, roster.context, node)]
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -71,15 +71,15 @@ class Gathering:
         """Look at a node that has the tree as it was sent."""
         roster = self.roster
         node = roster.nodes[stamped.node]
-        if roster.setting.tree is None or node.synced:
+        if roster.context.tree is None or node.synced:
             return []
-        failure = shipping_failure(roster.setting.tree, stamped)
+        failure = shipping_failure(roster.context.tree, stamped)
         if failure is not None:
             return self.ending.refuse([failure], now)
         node.synced = True
         actions: list[Action] = [roster.stamp(TreeArrived(stamped.fact.path, stamped.fact.files), node.name)]
         if not roster.has_unreachable:
-            actions.append(first_order(roster.spec, roster.setting, node))
+            actions.append(first_order(roster.spec, roster.context, node))
         return actions
 
     def on_facts(self, stamped: Stamped[FactsMessage], now: float) -> list[Action]:
@@ -177,7 +177,7 @@ class Gathering:
 
     def _judge(self, now: float) -> list[Action]:
         roster = self.roster
-        checks = roster.setting.checks
+        checks = roster.context.checks
         findings = roster.judge(roster.nodes.values())
         failures = [f for f in findings if f.status == "fail"]
         actions: list[Action] = []
@@ -190,7 +190,7 @@ class Gathering:
         if roster.plan is not None and not roster.may_change:
             return actions + self._gathered_again(now)
         roster.plan = make_plan(roster.spec, roster.cluster, roster.plan_facts)
-        expected = roster.setting.expected_world_size
+        expected = roster.context.expected_world_size
         if expected is not None and expected != roster.plan.world_size:
             actions.append(roster.add_finding(world_size_differs(expected, roster.plan)))
         return [*actions, *self.spares.judge_waiting(), *self.rendezvous.begin(now)]

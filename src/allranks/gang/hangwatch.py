@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from allranks.diagnose.hangs import ras
 from allranks.diagnose.hangs.attribute import attribute, out_of_data
 from allranks.diagnose.hangs.between_roles import Between, RoleStandstill, between_roles, look_at
-from allranks.diagnose.hangs.doing import StackSample, doing, read_sample
+from allranks.diagnose.hangs.doing import doing, read_sample
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.diagnose.hangs.recorder import read_recording
 from allranks.findings import Finding, Hang, Where, place_of
@@ -24,6 +24,7 @@ from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import CountersMessage, StacksMessage
 from allranks.protocol.orders import CountersOrder, StacksOrder
 from allranks.protocol.run_facts import HangConcluded, HangNoted, HangSuspected, PlainNote, RoleLooked, Stamped
+from allranks.protocol.samples import StackSample
 
 from .ending import Ending
 from .remarks import moved_by_look

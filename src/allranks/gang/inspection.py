@@ -44,8 +44,8 @@ from allranks.settings import RunSpec
 
 from .clocks import NodeClock
 from .node_session import ANSWER_SECONDS, NoAnswer, NodeFailed, NodeSession, beat_all, shown_name
-from .places import Setting, collectors, judge_request, listen_order, node_label, probe_order, run_tag, setup_order
-from .session import make_setting, names_of
+from .places import RunContext, collectors, judge_request, listen_order, node_label, probe_order, run_tag, setup_order
+from .session import make_context, names_of
 from .tasks import run_loop, run_with_callbacks, start_task
 from .transport import Transport
 
@@ -84,13 +84,13 @@ class Inspection:
         self,
         spec: RunSpec,
         cluster: Cluster,
-        setting: Setting,
+        context: RunContext,
         on_progress: Callable[[str, int, int], None],
         pairs: bool,
         transport: Transport,
     ) -> None:
         self._spec = spec
-        self._setting = setting
+        self._context = context
         self._on_progress = on_progress
         self._pairs = pairs
         self._transport = transport
@@ -135,13 +135,13 @@ class Inspection:
         node = peer.node
         header = AgentHeader(
             mode="agent",
-            uid=self._setting.uid,
+            uid=self._context.uid,
             node=node_label(node.index),
-            run_tag=run_tag(self._setting, node.index),
+            run_tag=run_tag(self._context, node.index),
             lease=LEASE,
             grace=self._spec.limits.grace,
             node_dir=self._spec.places.node_dir,
-            checks=tuple(collectors(self._setting.checks)),
+            checks=tuple(collectors(self._context.checks)),
         )
         try:
             async with self._semaphore:
@@ -164,7 +164,7 @@ class Inspection:
             with contextlib.suppress(NoAnswer):
                 pong = await peer.ask(PingOrder(time.time()), PongMessage, ANSWER_SECONDS)
                 peer.clock.sample(pong.sent, pong.t, time.time())
-        order = setup_order(self._spec, self._setting)
+        order = setup_order(self._spec, self._context)
         facts: JsonObject = {}
         try:
             answer = await peer.ask(order, FactsMessage, order.seconds + ANSWER_SECONDS)
@@ -179,7 +179,7 @@ class Inspection:
 
     async def _prove(self) -> None:
         master = next(iter(self._peers.values()))
-        token = self._setting.token
+        token = self._context.token
         name = master.node.name
         try:
             listening = await master.ask(listen_order(self._spec, token), ListeningMessage, ANSWER_SECONDS)
@@ -216,7 +216,7 @@ class Inspection:
         plan = peers_of(list(self._peers))
         most = max(len(peers) for peers in plan.values())
         seconds = PAIR_SECONDS + most * PAIR_SECONDS_A_PEER
-        serve = ServeOrder(self._setting.token, seconds + 2 * ANSWER_SECONDS)
+        serve = ServeOrder(self._context.token, seconds + 2 * ANSWER_SECONDS)
         doors: dict[str, ServingMessage] = {}
 
         async def open_door(peer: AskedNode) -> None:
@@ -237,7 +237,7 @@ class Inspection:
                 if door is not None and main.get(other):
                     ways = tuple(other_ways(plan_facts[name], plan_facts[other], main[other]))
                     peers[other] = PeerAddress(main[other], door.port, ways, door.udp)
-            order = ReachOrder(self._setting.token, peer.node.index, seconds, tuple(names), peers)
+            order = ReachOrder(self._context.token, peer.node.index, seconds, tuple(names), peers)
             facts[name].update(peer_names={}, pairs={})
             with contextlib.suppress(NoAnswer):
                 reached = await peer.ask(order, ReachedMessage, seconds + ANSWER_SECONDS)
@@ -261,10 +261,10 @@ def look_at_nodes(
     transport: Transport,
 ) -> PreflightDocument:
     """Look at the cluster and save evidence/preflight.json in the run directory."""
-    setting = make_setting(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))
+    context = make_context(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))
     pairs = not spec.target.local and any(c.needs in ("pairs", "peer_names") for c in checks)
-    evidence = run_loop(Inspection(spec, cluster, setting, progress, pairs, transport).run)
-    request = judge_request(spec, setting, cluster)
+    evidence = run_loop(Inspection(spec, cluster, context, progress, pairs, transport).run)
+    request = judge_request(spec, context, cluster)
     if evidence.gate is not None:  # else no node was reached, and the rendezvous check was not tried
         request["gate"] = encode(evidence.gate)
     tried = covered(len(evidence.nodes)) if any("pairs" in facts for facts in evidence.nodes.values()) else ""

@@ -12,10 +12,11 @@ from allranks.plan.launchers.config_keys import launcher_settings, needed_module
 from allranks.plan.launchers.training_command import launched_by, read_training
 from allranks.plan.network import target_words
 from allranks.preflight.check import Check
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import encode, spread
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.node_names import NodeFiles
-from allranks.protocol.orders import ORDERS, KeepOrder, ListenOrder, ProbeOrder, SetupOrder, ShipOrder
+from allranks.protocol.orders import ORDERS, Environments, KeepOrder, ListenOrder, ProbeOrder, SetupOrder, ShipOrder
+from allranks.protocol.run_facts import WorkingTree
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document, with_secrets
 from allranks.settings.paths import against
@@ -30,31 +31,7 @@ PROBE_SECONDS = 6.0  # two repeated SYNs (after 1 and 3 s) still count
 
 
 @dataclass(frozen=True)
-class Tree:
-    """The caller's working tree as --sync ships it: its identity, and where it lies on a node.
-
-    `sha256` is the archive's; `below` is the caller's position below `root`, which the ranks take too.
-
-    `bytes` is what the files hold, `packed` the archive. `left_out` are checkpoints over `limit` bytes, with their
-    sizes.
-    """
-
-    root: str
-    below: str
-    files: int
-    bytes: int
-    packed: int = 0
-    sha256: str = ""
-    left_out: tuple[str, ...] = ()
-    limit: int = 0
-
-    def workdir(self, node_dir: str) -> str:
-        """Return the ranks' working directory on a node."""
-        return f"{NodeFiles(node_dir).tree}/{self.below}".rstrip("/")
-
-
-@dataclass(frozen=True)
-class Setting:
+class RunContext:
     """What the controller's side adds to the RunSpec: names, caller's directory and environment.
 
     `token` is what the proof listener answers; `local_nodes` are indexes of nodes on this machine, whose
@@ -73,12 +50,10 @@ class Setting:
     local_nodes: frozenset[int] = frozenset()
     forwarded: Mapping[str, str] = field(default_factory=dict)
     handed_over: HandedOver = field(default_factory=HandedOver)
-    virtual_env: str | None = None
-    conda_prefix: str | None = None
-    own_environment: str | None = None
+    environments: Environments = field(default_factory=Environments)
     expected_world_size: int | None = None
     checks: tuple[Check, ...] = ()
-    tree: Tree | None = None
+    tree: WorkingTree | None = None
     dead: tuple[tuple[str, str], ...] = ()
     keeps_launch: bool = False
     role: Role = field(default_factory=Role)
@@ -87,57 +62,52 @@ class Setting:
     peers: Mapping[str, str] = field(default_factory=dict)
 
 
+@spread("environments")
 class KeptLaunch(NamedTuple):
     """What ranks are started with and run.json does not have: agents keep it for a controller that takes the run over.
 
-    `spec` is all settings, `checks` are names; the rest is as in Setting.
+    `spec` is all settings, `checks` are names; the rest is as in RunContext.
     """
 
     spec: Mapping[str, Json]
     token: str
     workdir: str
     forwarded: Mapping[str, str] = {}
-    virtual_env: str | None = None
-    conda_prefix: str | None = None
+    environments: Environments = Environments()
     checks: tuple[str, ...] = ()
-    tree: Tree | None = None
-    own_environment: str | None = None
+    tree: WorkingTree | None = None
 
 
-def keep_order(spec: RunSpec, setting: Setting) -> KeepOrder:
+def keep_order(spec: RunSpec, context: RunContext) -> KeepOrder:
     """Give an agent what another controller needs to start ranks as this one does."""
     launch = KeptLaunch(
         with_secrets(spec),
-        setting.token,
-        workdir=setting.workdir,
-        forwarded=setting.forwarded,
-        virtual_env=setting.virtual_env,
-        conda_prefix=setting.conda_prefix,
-        checks=tuple(check.name for check in setting.checks),
-        tree=setting.tree,
-        own_environment=setting.own_environment,
+        context.token,
+        workdir=context.workdir,
+        forwarded=context.forwarded,
+        environments=context.environments,
+        checks=tuple(check.name for check in context.checks),
+        tree=context.tree,
     )
     return KeepOrder(encode(launch))
 
 
-def restored(setting: Setting, launch: KeptLaunch, checks: Mapping[str, Check]) -> Setting:
-    """Add what an agent has kept to the setting of a run that is taken over; `checks` are all that there are."""
+def restored(context: RunContext, launch: KeptLaunch, checks: Mapping[str, Check]) -> RunContext:
+    """Add what an agent has kept to the context of a run that is taken over; `checks` are all that there are."""
     return replace(
-        setting,
+        context,
         token=launch.token,
         workdir=launch.workdir,
         forwarded=launch.forwarded,
-        virtual_env=launch.virtual_env,
-        conda_prefix=launch.conda_prefix,
-        own_environment=launch.own_environment,
+        environments=launch.environments,
         checks=tuple(checks[name] for name in launch.checks if name in checks),
         tree=launch.tree,
     )
 
 
-def run_tag(setting: Setting, index: int, incarnation: int = 0) -> str:
+def run_tag(context: RunContext, index: int, incarnation: int = 0) -> str:
     """Return the run tag of a node's processes: uid/node."""
-    return f"{setting.uid}/{node_label(index, incarnation)}"
+    return f"{context.uid}/{node_label(index, incarnation)}"
 
 
 def node_label(index: int, incarnation: int = 0) -> str:
@@ -152,14 +122,14 @@ def collectors(checks: tuple[Check, ...]) -> list[str]:
     return [check.name for check in checks if check.collect is not None]
 
 
-def collectors_on(spec: RunSpec, setting: Setting, index: int) -> tuple[str, ...]:
+def collectors_on(spec: RunSpec, context: RunContext, index: int) -> tuple[str, ...]:
     """List the checks that look themselves on a node of a run, by its index.
 
     Virtual nodes are one machine, at which the first looks for all (`Roster.share_checks`).
     """
-    if spec.target.local and index != setting.first:
+    if spec.target.local and index != context.first:
         return ()
-    return tuple(collectors(setting.checks))
+    return tuple(collectors(context.checks))
 
 
 def look_seconds(checks: tuple[Check, ...]) -> float:
@@ -169,11 +139,11 @@ def look_seconds(checks: tuple[Check, ...]) -> float:
     return FACTS_SECONDS + slowest + sum(c.seconds for c in collecting if c.alone)
 
 
-def workdir_on(spec: RunSpec, setting: Setting, node_dir: str) -> str:
+def workdir_on(spec: RunSpec, context: RunContext, node_dir: str) -> str:
     """Return the ranks' working directory on a node."""
-    if setting.tree is not None:
-        return setting.tree.workdir(node_dir)
-    return spec.launch.workdir or setting.workdir
+    if context.tree is not None:
+        return context.tree.workdir(node_dir)
+    return spec.launch.workdir or context.workdir
 
 
 def _kind(spec: RunSpec) -> str:
@@ -192,9 +162,9 @@ def _program(spec: RunSpec) -> tuple[str, ...]:
     return words.python, *words.program
 
 
-def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -> SetupOrder:
+def setup_order(spec: RunSpec, context: RunContext, node_dir: str = "<node dir>") -> SetupOrder:
     """Ask an agent for the facts of its node."""
-    workdir = workdir_on(spec, setting, node_dir)
+    workdir = workdir_on(spec, context, node_dir)
     words = read_training(spec)
     return SetupOrder(
         workdir=workdir,
@@ -204,10 +174,8 @@ def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -
         modules=tuple(needed_modules(spec)),
         python=spec.launch.python,
         launcher_python=words.python if words.kind == "program" else None,  # of a launcher of such a program
-        virtual_env=setting.virtual_env,
-        conda_prefix=setting.conda_prefix,
-        own_environment=setting.own_environment,
-        environ={**setting.forwarded, **spec.launch.env},
+        environments=context.environments,
+        environ={**context.forwarded, **spec.launch.env},
         prelude=spec.launch.prelude,
         master_port=spec.rendezvous.master_port,
         nproc=spec.launch.nproc,
@@ -216,25 +184,25 @@ def setup_order(spec: RunSpec, setting: Setting, node_dir: str = "<node dir>") -
         node_dir=spec.places.node_dir,
         output_dir=spec.places.output_dir,
         target=target_words(spec),
-        uid=setting.uid,
-        checks=tuple(collectors(setting.checks)),
-        seconds=look_seconds(setting.checks),
+        uid=context.uid,
+        checks=tuple(collectors(context.checks)),
+        seconds=look_seconds(context.checks),
     )
 
 
-def first_order(spec: RunSpec, setting: Setting, node: NodeState) -> Send:
+def first_order(spec: RunSpec, context: RunContext, node: NodeState) -> Send:
     """Make an agent's first order: to take the tree (it says how much has arrived), else to look at the node."""
-    tree = setting.tree
+    tree = context.tree
     if tree is not None and not node.synced:
         return Send(node.name, ShipOrder(tree.sha256, tree.packed, tree.bytes, tree.files))
-    order = setup_order(spec, setting, node.node_dir)
-    return Send(node.name, order._replace(checks=collectors_on(spec, setting, node.index)))
+    order = setup_order(spec, context, node.node_dir)
+    return Send(node.name, order._replace(checks=collectors_on(spec, context, node.index)))
 
 
-def judge_request(spec: RunSpec, setting: Setting, cluster: Cluster) -> JsonObject:
+def judge_request(spec: RunSpec, context: RunContext, cluster: Cluster) -> JsonObject:
     """Return what the preflight check is judged against: the order, and what only the judge reads."""
     return {
-        **ORDERS.write(setup_order(spec, setting)),
+        **ORDERS.write(setup_order(spec, context)),
         "launching": launcher_settings(spec, len(cluster)),
         "virtual": bool(spec.target.local),
         "local": sorted(cluster.local_names),
@@ -256,25 +224,25 @@ def probe_order(spec: RunSpec, addresses: list[str], port: int, token: str) -> P
     return ProbeOrder(tuple(addresses), port, token, seconds, spec.places.output_dir)
 
 
-def place_for(spec: RunSpec, setting: Setting, node: NodeState, interfaces: Mapping[str, str]) -> Place:
+def place_for(spec: RunSpec, context: RunContext, node: NodeState, interfaces: Mapping[str, str]) -> Place:
     """Directories of a node's ranks."""
-    here = node.index in setting.local_nodes and spec.places.output_dir is None
+    here = node.index in context.local_nodes and spec.places.output_dir is None
     if spec.places.output_dir is not None:
         outputs = spec.places.output_dir
     else:
-        outputs = setting.run_outputs if here else NodeFiles(node.node_dir).outputs
-    if setting.role.name and (here or spec.places.output_dir):  # ranks of two roles have the same numbers
-        outputs = f"{outputs}/{setting.role.name}"
+        outputs = context.run_outputs if here else NodeFiles(node.node_dir).outputs
+    if context.role.name and (here or spec.places.output_dir):  # ranks of two roles have the same numbers
+        outputs = f"{outputs}/{context.role.name}"
     return Place(
         node_dir=node.node_dir,
-        workdir=workdir_on(spec, setting, node.node_dir),
+        workdir=workdir_on(spec, context, node.node_dir),
         output_dir=outputs,
         outputs_here=here,
-        run_tag=run_tag(setting, node.index, node.incarnation),
-        run=setting.run,
-        forwarded=setting.forwarded,
+        run_tag=run_tag(context, node.index, node.incarnation),
+        run=context.run,
+        forwarded=context.forwarded,
         interfaces=interfaces,
         torch=node.plan_facts.interpreter.torch or "",
-        role=setting.role.name,
-        peers=setting.peers,
+        role=context.role.name,
+        peers=context.peers,
     )

@@ -65,7 +65,7 @@ class Preloading:
         """Have a node import for the ranks of a place. The master's address and the interfaces are not known yet."""
         roster = self.roster
         assert roster.plan is not None
-        place = place_for(roster.spec, roster.setting, node, {})
+        place = place_for(roster.spec, roster.context, node, {})
         launch = NodeLaunch(
             roster.spec, roster.plan.world_size, planned, place, Attempt(roster.attempt, "", 0), node.plan_facts
         )

@@ -78,7 +78,7 @@ class Questions:
         asked = []
         for session in self._sessions:
             controller = session.controller
-            if question.roles and session.setting.role.name not in question.roles:
+            if question.roles and session.context.role.name not in question.roles:
                 continue
             if controller.roster.state is not State.RUNNING:
                 continue

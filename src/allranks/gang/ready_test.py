@@ -119,7 +119,7 @@ class ReadyTest:
 
     def test_on(self, node: str) -> str:
         """Give the ready test as a node makes it."""
-        test = fill_roles(self.roster.role.ready, self.roster.setting.peers)
+        test = fill_roles(self.roster.role.ready, self.roster.context.peers)
         address = self._address(node)
         in_url = f"[{address}]" if ":" in address else address
         return re.sub(r"\{address\}", in_url, test)

@@ -187,7 +187,7 @@ class Recording:
     def is_unfetched(self, member: Member) -> bool:
         """Tell whether a node's log in the run directory ends before the node's own does."""
         have = self.logs.sizes(member.node.index, member.node.name)
-        in_place = f"{METRICS}/" if member.node.index in self._roster.setting.local_nodes else "-"
+        in_place = f"{METRICS}/" if member.node.index in self._roster.context.local_nodes else "-"
         late = any(have.get(key, 0) < end for key, end in member.ends.items() if not key.startswith(in_place))
         node = self._roster.everyone[member.node.name]
         return late or bool(node.ranks and not node.drained)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from allranks.diagnose.hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES, OddCall
-from allranks.diagnose.hangs.doing import StackSample
 from allranks.diagnose.words import name_by_node
 from allranks.findings import Finding, Where
 from allranks.plan.ranks import Plan
 from allranks.preflight.checks.look import failed_look
+from allranks.protocol.samples import StackSample
 from allranks.text import count_of, plural
 
 

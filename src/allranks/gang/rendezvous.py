@@ -71,7 +71,7 @@ class RendezvousCheck:
         return [
             *self.world.said(),
             roster.stamp(plan),
-            Send(roster.master.name, listen_order(roster.spec, self._token(), len(roster.setting.ports))),
+            Send(roster.master.name, listen_order(roster.spec, self._token(), len(roster.context.ports))),
             *self.preloading.begin(),
         ]
 
@@ -87,7 +87,7 @@ class RendezvousCheck:
         return is_taken and may_repeat and self._port_repeats < PORT_REPEATS
 
     def _token(self) -> str:
-        return f"{self.roster.setting.token}/{self.roster.attempt}/{self._port_repeats}"
+        return f"{self.roster.context.token}/{self.roster.attempt}/{self._port_repeats}"
 
     def _offers(self) -> list[str]:
         roster = self.roster
@@ -127,7 +127,7 @@ class RendezvousCheck:
         if any(n.probes is None for n in roster.nodes.values()):
             return actions
         probes = {n.name: n.probes or () for n in roster.nodes.values()}
-        forwarded = roster.setting.forwarded
+        forwarded = roster.context.forwarded
         choice = choose_address(roster.spec, master, roster.master_port, roster.plan_facts, probes, forwarded)
         actions += roster.add_passing(choice.findings)
         failures = [f for f in choice.findings if f.status == "fail"]
@@ -148,7 +148,7 @@ class RendezvousCheck:
         """Start the ranks of a role, whose turn it is; those of a further attempt need not wait."""
         roster = self.roster
         roster.may_start = True
-        roster.setting = replace(roster.setting, peers=stamped.fact.peers)
+        roster.context = replace(roster.context, peers=stamped.fact.peers)
         if self._interfaces is None:
             return []
         looks = self.ready_test.looks_before()

@@ -23,7 +23,7 @@ from allranks.settings.ray import DRIVER
 from allranks.settings.roles import deal, ports_of, roles_of, spec_of
 from allranks.settings.runspec import Role
 
-from .places import Setting
+from .places import RunContext
 
 # Seconds in which a role may fail by itself too, before it is ended because another one did. A server that dies has
 # closed its port before its process has ended: where a rank has lost a connection, that end is waited for. So it is
@@ -146,9 +146,9 @@ class RolePart(NamedTuple):
     cluster: Cluster
     ports: tuple[str, ...] = ()
 
-    def setting(self, setting: Setting) -> Setting:
-        """Give the setting of this role."""
-        return dataclasses.replace(setting, role=self.role, ports=self.ports, first=self.cluster.nodes[0].index)
+    def context(self, context: RunContext) -> RunContext:
+        """Give the context of this role."""
+        return dataclasses.replace(context, role=self.role, ports=self.ports, first=self.cluster.nodes[0].index)
 
 
 def parts_of(spec: RunSpec, cluster: Cluster) -> list[RolePart]:

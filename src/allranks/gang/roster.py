@@ -23,7 +23,7 @@ from allranks.settings.tools import is_one_process
 from allranks.text import cut
 
 from .members import NodeState, RankState
-from .places import Setting, collectors, judge_request
+from .places import RunContext, collectors, judge_request
 from .remarks import SPARE_UNUSED
 from .states import State
 
@@ -39,15 +39,15 @@ UNUSABLE_AFTER = (
 class Roster:
     """State and simple questions; the phases add what to do about events."""
 
-    def __init__(self, spec: RunSpec, cluster: Cluster, setting: Setting, now: float, t: float) -> None:
+    def __init__(self, spec: RunSpec, cluster: Cluster, context: RunContext, now: float, t: float) -> None:
         """`now` and `t` as in `Gang.handle`."""
         self.spec = spec
         self.cluster = cluster
-        self.setting = setting
-        self.role = setting.role
-        self.may_start = setting.role.is_plain  # else other roles come first
+        self.context = context
+        self.role = context.role
+        self.may_start = context.role.is_plain  # else other roles come first
         self.addresses: dict[str, str] = {}  # of the nodes, on the network of the master's
-        self.ports: tuple[int, ...] = ()  # those that `setting.ports` names
+        self.ports: tuple[int, ...] = ()  # those that `context.ports` names
         self.state = State.GATHERING
         self.nodes = {n.name: NodeState(n.name, n.index) for n in cluster.nodes}  # in the order of their ranks
         self.spares = {n.name: NodeState(n.name, n.index) for n in cluster.spares}
@@ -95,12 +95,12 @@ class Roster:
         if limit:
             self.group_limit = min(limit, self.group_limit or limit)
 
-    def take_launch(self, spec: RunSpec, setting: Setting) -> None:
+    def take_launch(self, spec: RunSpec, context: RunContext) -> None:
         """Know of a run that was taken over what its ranks were started with. Nodes that had the tree still have it."""
         self.spec = spec
-        self.setting = setting
+        self.context = context
         for node in (*self.nodes.values(), *self.spares.values()):
-            node.synced = setting.tree is not None
+            node.synced = context.tree is not None
 
     def rename(self, old: str, new: str) -> None:
         """Give a node that the list knows by address its own name, in every output from now on."""
@@ -207,15 +207,15 @@ class Roster:
     def judge(self, nodes: Iterable[NodeState]) -> list[Finding]:
         """Judge what was found on nodes."""
         facts = {node.name: dict(node.facts or {}) for node in nodes}
-        request = judge_request(self.spec, self.setting, self.cluster)
-        return judge(request, facts, self.setting.checks, self.spec.preflight.allow)
+        request = judge_request(self.spec, self.context, self.cluster)
+        return judge(request, facts, self.context.checks, self.spec.preflight.allow)
 
     def share_checks(self) -> list[Stamped[Fact]]:
         """Give every virtual node what the checks of the first have seen of their one machine; what is to be kept."""
-        first = next((node for node in self.everyone.values() if node.index == self.setting.first), None)
+        first = next((node for node in self.everyone.values() if node.index == self.context.first), None)
         if not self.spec.target.local or first is None or first.facts is None:
             return []
-        seen = {name: first.facts[name] for name in collectors(self.setting.checks) if name in first.facts}
+        seen = {name: first.facts[name] for name in collectors(self.context.checks) if name in first.facts}
         changed: list[Stamped[Fact]] = []
         for node in self.everyone.values():
             if node.facts is not None and not seen.keys() <= node.facts.keys():

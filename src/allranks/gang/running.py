@@ -54,7 +54,7 @@ class Running:
         roster = self.roster
         assert roster.plan is not None
         roster.state = State.RUNNING
-        tests = SuiteNodes(tuple(roster.nodes), roster.setting.dead) if roster.testing else None
+        tests = SuiteNodes(tuple(roster.nodes), roster.context.dead) if roster.testing else None
         attempt = Attempt(
             roster.attempt,
             roster.master_addr,
@@ -66,13 +66,13 @@ class Running:
         )
         actions: list[Action] = []
         keep = None
-        if roster.setting.keeps_launch:
-            keep = keep_order(roster.spec, roster.setting)
+        if roster.context.keeps_launch:
+            keep = keep_order(roster.spec, roster.context)
         temporary: dict[str, str] = {}
         for planned in roster.plan.nodes:
             node = roster.nodes[planned.node.name]
             node.state = "running"
-            place = place_for(roster.spec, roster.setting, node, dict(interfaces.get(node.name, {})))
+            place = place_for(roster.spec, roster.context, node, dict(interfaces.get(node.name, {})))
             is_own = roster.spec.places.output_dir is None and not place.outputs_here
             if is_own and place.output_dir.startswith(TEMPORARY):
                 temporary[node.name] = place.output_dir

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from allranks import __version__
 from allranks.agent.files import open_left
@@ -33,6 +33,7 @@ from allranks.preflight.check import Check
 from allranks.preflight.judge import hardware_checks, of_level
 from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.frames import PROTOCOL
+from allranks.protocol.orders import Environments
 from allranks.protocol.run_facts import (
     AttemptStart,
     ControllerAttached,
@@ -74,7 +75,7 @@ from .controller import Controller
 from .gang import Gang
 from .history import History, attempts_of
 from .passed_signals import CONTROLLER
-from .places import Setting
+from .places import RunContext
 from .plugins import all_checks
 from .policy import Decision
 from .questions import Questions
@@ -101,7 +102,7 @@ class Session:
         self,
         spec: RunSpec,
         cluster: Cluster,
-        setting: Setting,
+        context: RunContext,
         run: RunDirectory,
         view: View,
         reach: NodeReach,
@@ -111,7 +112,7 @@ class Session:
         self.reach = reach
         self.spec = spec
         self.cluster = cluster
-        self.setting = setting
+        self.context = context
         self.run_dir = run
         self.adopted = adopted
         self.handed_over = False  # to a daemon, which this process has started
@@ -121,7 +122,7 @@ class Session:
         self.started = time.time()
         self.view = view
         shipper = Shipper(archive) if archive is not None else None
-        self.controller = Controller(spec, cluster, setting, reach.transport, run, view, self._judge, adopted, shipper)
+        self.controller = Controller(spec, cluster, context, reach.transport, run, view, self._judge, adopted, shipper)
         self.recording = self.controller.recording
         self.observing = self.controller.observing
         if spec.target.min_nodes is not None:
@@ -230,7 +231,7 @@ class Session:
             loop.call_soon(self.stop_all, stop_first, self.spec.limits.stop_grace)
         if self._asked_to_stop is not None:  # before there was a loop to tell
             loop.call_soon(self._stop_of_a_node, self._asked_to_stop)
-        self._answering = start_task(Questions(self.of_roles).serve(self.setting.uid))
+        self._answering = start_task(Questions(self.of_roles).serve(self.context.uid))
         ends = await asyncio.gather(*map(self._play, self.of_roles), return_exceptions=True)
         for error in ends:
             if error is not None:
@@ -319,7 +320,7 @@ class Session:
             local_nodes=roster.cluster.local_names,
             is_slurm=self.spec.target.slurm,
             is_joined=roster.cluster.source == JOINED,
-            withheld=roster.setting.handed_over.not_forwarded,
+            withheld=roster.context.handed_over.not_forwarded,
         )
         nodes = AttemptNodes(
             roster.attempt,
@@ -393,7 +394,7 @@ class Session:
     def finish(self) -> ResultDocument:
         """Write the result down and return it; where another controller has taken the run over it writes the result."""
         if self.controller.replaced:
-            return ResultDocument(self.setting.run)
+            return ResultDocument(self.context.run)
         ended_t = time.time()
         result = result_of_roles(self.of_roles, ended_t)
         stopped = bool(self._user_stop)
@@ -435,12 +436,12 @@ class Session:
         """How this role ended."""
         roster = self.controller.roster
         was_ready = self.controller.gang.ready_test.was_ready
-        return RoleEnd(self.setting.role, self.verdict, roster.failed_t, roster.stop_reason, was_ready)
+        return RoleEnd(self.context.role, self.verdict, roster.failed_t, roster.stop_reason, was_ready)
 
     def role_result(self, results: Mapping[str, ResultDocument]) -> RoleResult:
         """Say how this role ended."""
         roster = self.controller.roster
-        own = results[self.setting.role.name]
+        own = results[self.context.role.name]
         verdict = own.verdict
         if self.role_end.was_ended or self._user_stop:
             outcome = "stopped"
@@ -466,7 +467,7 @@ class Session:
         unseen = [SeenNode(name, "", None) for name in blamed if name not in {node.name for node in reached}]
         succeeded = result.exit == DONE and not self._user_stop
         kind = "test" if self.controller.roster.testing else "run"
-        records = records_of([*reached, *unseen], self.setting.run, kind, time.time(), succeeded, blamed)
+        records = records_of([*reached, *unseen], self.context.run, kind, time.time(), succeeded, blamed)
         add_records(ledger_file(os.environ), records)
 
     def _result(self, code: int, ended_t: float) -> ResultDocument:
@@ -475,7 +476,7 @@ class Session:
         left = {n.name: n.left for n in roster.everyone.values() if n.left}
         dropped = {node: {str(r): n for r, n in ranks.items()} for node, ranks in self.recording.dropped.items()}
         return ResultDocument(
-            self.setting.run,
+            self.context.run,
             str(self.run_dir.path) if self.run_dir.path.is_dir() else "",
             code,
             self._program_exit(roster),
@@ -546,7 +547,7 @@ class Session:
         if self.spec.places.output_dir is not None:
             return {n.name: n.outputs or self.spec.places.output_dir for n in roster.everyone.values()}
         here = {
-            n.name: self.setting.run_outputs for n in roster.everyone.values() if n.index in self.setting.local_nodes
+            n.name: self.context.run_outputs for n in roster.everyone.values() if n.index in self.context.local_nodes
         }
         return {**here, **{n.name: n.outputs for n in roster.everyone.values() if n.outputs is not None}}
 
@@ -598,34 +599,34 @@ def create(
         raise UsageError(f"no run directory can be made: {reason}. Name another place with --runs-dir") from None
     with over_when_interrupted(run):
         checks = tuple(of_level(all_checks().values(), "quick")) if spec.preflight.check else ()
-        setting = make_setting(spec, cluster, environ, cwd, names_of(run), checks)
-        setting = dataclasses.replace(
-            setting,
+        context = make_context(spec, cluster, environ, cwd, names_of(run), checks)
+        context = dataclasses.replace(
+            context,
             expected_world_size=expected_world_size,
             tree=archive.tree if archive is not None else None,
             dead=dead,
             keeps_launch=reach.keeps_launch and not spec.launch.roles,
         )
         known = RunDocument(
-            uid=setting.uid,
+            uid=context.uid,
             started=time.time(),
             nodes=tuple(entry for part in parts for entry in node_entries(part.cluster, part.role.name)),
             source=cluster.source,
-            workdir=setting.workdir,
+            workdir=context.workdir,
             versions={"python": platform.python_version()},
             controller=controller_identity(),
             slurm=reach.document,
-            withheld=setting.handed_over.not_forwarded,
+            withheld=context.handed_over.not_forwarded,
         )
         write_opening(run, spec, known)
         if again is not None:
             keep_newest_steps(run)
         if reach.awaited_since is not None:
             run.append(Stamped("", reach.awaited_since, None, NodesAsked(cluster.source)))
-        run.append(Stamped("", time.time(), None, RunStart(run.name, setting.uid)))
+        run.append(Stamped("", time.time(), None, RunStart(run.name, context.uid)))
         view = view_for()
         session, *others = (
-            Session(part.spec, part.cluster, part.setting(setting), own, view, reach, archive=archive)
+            Session(part.spec, part.cluster, part.context(context), own, view, reach, archive=archive)
             for part, own in directories_of(parts, run)
         )
         session.take_others(others)
@@ -667,24 +668,15 @@ def _pack(spec: RunSpec, cwd: str) -> Archive:
     return pack_tree(spec, cwd)
 
 
-class RunNames(NamedTuple):
-    """What only a run that starts has: its name, its identity, a secret, the directory of its outputs."""
-
-    run: str
-    uid: str
-    token: str
-    outputs: str
-
-
-def names_of(run: RunDirectory) -> RunNames:
-    """Make the names of a run that starts now."""
+def names_of(run: RunDirectory) -> RunContext:
+    """Make what only a run that starts has: its identity, a secret, the directory of its outputs."""
     uid = f"{run.name}-{secrets.token_hex(3)}"
-    return RunNames(run.name, uid, secrets.token_hex(16), str(run.path.absolute() / "outputs"))
+    return RunContext(run.name, uid, secrets.token_hex(16), "", str(run.path.absolute() / "outputs"))
 
 
-def make_setting(
-    spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, names: RunNames, checks: tuple[Check, ...]
-) -> Setting:
+def make_context(
+    spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, names: RunContext, checks: tuple[Check, ...]
+) -> RunContext:
     """Add what this machine and this moment know: names, secrets of the run, the caller's environment."""
     inherit = all(n.is_local for n in (*cluster.nodes, *cluster.spares))
     named = {name: environ[name] for name in spec.launch.forward if name in environ}
@@ -693,29 +685,15 @@ def make_setting(
     if not inherit:
         variables = {**forwarded(environ, spec.launch.forward), **named}
         handed = handed_over(spec, environ, variables)
-    places = environments(environ)
-    return Setting(
-        run=names.run,
-        uid=names.uid,
-        token=names.token,
+    return dataclasses.replace(
+        names,
         workdir=cwd,
-        run_outputs=names.outputs,
         local_nodes=frozenset(n.index for n in (*cluster.nodes, *cluster.spares) if n.is_local),
         forwarded=variables,
         handed_over=handed,
-        virtual_env=places.virtual_env,
-        conda_prefix=places.conda_prefix,
-        own_environment=places.own,
+        environments=environments(environ),
         checks=checks,
     )
-
-
-class Environments(NamedTuple):
-    """Where the training interpreter may be: environments of the caller, and that of allranks."""
-
-    virtual_env: str | None
-    conda_prefix: str | None
-    own: str | None
 
 
 def environments(environ: Mapping[str, str]) -> Environments:
@@ -774,7 +752,7 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
     spares = reachable_nodes(entry for entry in document.nodes if entry.name in waiting)
     cluster = Cluster(tuple(nodes), document.source or "run.json", tuple(spares))
     spec = from_document(document.spec)
-    setting = Setting(
+    context = RunContext(
         run=run.name,
         uid=document.uid,
         token="",
@@ -783,8 +761,8 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
         local_nodes=frozenset(n.index for n in (*nodes, *spares) if n.is_local),
     )
     reach = reach_for(spec, cluster)
-    setting = dataclasses.replace(setting, keeps_launch=reach.keeps_launch)
-    session = Session(spec, cluster, setting, run, view, reach, adopted=True)
+    context = dataclasses.replace(context, keeps_launch=reach.keeps_launch)
+    session = Session(spec, cluster, context, run, view, reach, adopted=True)
     for entry in gang:
         state = session.controller.roster.nodes[entry.name]
         state.address = entry.address

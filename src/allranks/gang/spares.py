@@ -23,11 +23,12 @@ from allranks.protocol.run_facts import (
     SpareReady,
     Stamped,
     TreeArrived,
+    WorkingTree,
 )
 from allranks.text import count_of, name_with
 
 from .members import STANDS_BY, NodeState
-from .places import Tree, first_order, keep_order
+from .places import first_order, keep_order
 from .preloading import Preloading
 from .remarks import logs_cut, spare_unused, tree_failed
 from .roster import Roster
@@ -90,8 +91,8 @@ class HotSpares:
             return self._drop(node, f"it has room for {count_of(room, 'rank')}, and every node runs {least} or more")
         node.state = STANDS_BY
         actions: list[Action] = [roster.stamp(SpareReady(), node.name)]
-        if roster.setting.keeps_launch:
-            actions.append(Send(node.name, keep_order(roster.spec, roster.setting)))
+        if roster.context.keeps_launch:
+            actions.append(Send(node.name, keep_order(roster.spec, roster.context)))
         return actions + self.preloading.of_spare(node)
 
     def _drop(self, node: NodeState, why: str, remedy: str = "") -> list[Action]:
@@ -113,21 +114,21 @@ class HotSpares:
             node.state = "ready"
             return [
                 self.roster.stamp(NodeReady(stamped.fact.hostname), node.name),
-                first_order(self.roster.spec, self.roster.setting, node),
+                first_order(self.roster.spec, self.roster.context, node),
             ]
         if node.facts is None:
-            actions.append(first_order(self.roster.spec, self.roster.setting, node))
+            actions.append(first_order(self.roster.spec, self.roster.context, node))
         return actions
 
     def on_shipped(self, stamped: Stamped[ShippedMessage], now: float) -> list[Action]:
         """Look at a hot spare that has the tree."""
         node = self.roster.spares[stamped.node]
-        failure = shipping_failure(self.roster.setting.tree, stamped)
+        failure = shipping_failure(self.roster.context.tree, stamped)
         if failure is not None:
             return self._drop(node, failure.message, failure.remedy)
         node.synced = True
         arrived = self.roster.stamp(TreeArrived(stamped.fact.path, stamped.fact.files), node.name)
-        return [arrived, first_order(self.roster.spec, self.roster.setting, node)]
+        return [arrived, first_order(self.roster.spec, self.roster.context, node)]
 
     def on_facts(self, stamped: Stamped[FactsMessage], now: float) -> list[Action]:
         """Judged beside the nodes, once those have been."""
@@ -218,7 +219,7 @@ class HotSpares:
         return [*cut, roster.stamp(NodeReachedAgain(), old.name), Reach(old.name, pause)]
 
 
-def shipping_failure(tree: Tree | None, stamped: Stamped[ShippedMessage]) -> Finding | None:
+def shipping_failure(tree: WorkingTree | None, stamped: Stamped[ShippedMessage]) -> Finding | None:
     """Return what is wrong with the tree that has arrived on a node; None where it is whole."""
     error = stamped.fact.error
     if not error and tree is not None and (stamped.fact.sha256, stamped.fact.files) != (tree.sha256, tree.files):

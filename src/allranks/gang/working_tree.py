@@ -15,17 +15,16 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from allranks.errors import UsageError
 from allranks.plan.launchers.training_command import read_training
+from allranks.protocol.run_facts import WorkingTree
 from allranks.runs.directory import CHECK_NAME
 from allranks.settings import RunSpec
 from allranks.text import format_size, list_first
-
-from .places import Tree
 
 MOST_BYTES = 256 << 20
 MOST_FILES = 100_000
@@ -40,14 +39,14 @@ LARGE = 16 << 20  # bytes from which a checkpoint is left out, outside of git
 class Listing:
     """What would be shipped: names relative to the tree's root, in the archive's order."""
 
-    tree: Tree
+    tree: WorkingTree
     names: tuple[str, ...]
 
 
 class Archive:
     """The packed tree, in a file without a name that lives as long as this object."""
 
-    def __init__(self, tree: Tree, file: IO[bytes]) -> None:
+    def __init__(self, tree: WorkingTree, file: IO[bytes]) -> None:
         self.tree = tree
         self._file = file
 
@@ -74,7 +73,7 @@ def list_tree(spec: RunSpec, cwd: str) -> Listing:
     below = _position(spec, root, cwd)
     _check_command(spec, root, below, kept)
     large = tuple(f"{_shown(name)} ({format_size(left_out[name])})" for name in sorted(left_out))
-    tree = Tree(root, below, len(kept), total, left_out=large, limit=LARGE)
+    tree = WorkingTree(root, len(kept), total, left_out=large, limit=LARGE, below=below)
     return Listing(tree, tuple(kept))
 
 
@@ -303,7 +302,7 @@ def pack(listing: Listing) -> Archive:
     except OSError as error:
         name = error.filename or tempfile.gettempdir()
         raise UsageError(f"--sync: cannot pack {name} ({error.strerror or error})") from None
-    return Archive(replace(listing.tree, bytes=size, packed=out.size, sha256=out.hash.hexdigest()), file)
+    return Archive(listing.tree._replace(bytes=size, packed=out.size, sha256=out.hash.hexdigest()), file)
 
 
 def _fill(packed: gzip.GzipFile, listing: Listing) -> int:

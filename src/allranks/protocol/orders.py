@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Dict, Mapping, Optional, Tuple, Union
 
-from .codec import Annotated, Vocabulary, at_most, by_name, like, one_of, within
+from .codec import Annotated, Vocabulary, at_most, by_name, like, one_of, spread, within
 from .frames import FOLLOWED, PROTOCOL, pack_json
 from .jsontext import Json
 from .processes import ImportRecord
@@ -72,6 +72,15 @@ class ShipOrder(NamedTuple):
     files: Count
 
 
+class Environments(NamedTuple):
+    """Where the training interpreter may be: environments of the caller, and that of allranks."""
+
+    virtual_env: Optional[str] = None
+    conda_prefix: Optional[str] = None
+    own_environment: Optional[str] = None
+
+
+@spread("environments")
 class SetupOrder(NamedTuple):
     """Collect the facts of the node, after the prelude and with the named checks.
 
@@ -84,9 +93,7 @@ class SetupOrder(NamedTuple):
     modules: Tuple[str, ...] = ()
     python: Optional[str] = None
     launcher_python: Optional[str] = None
-    virtual_env: Optional[str] = None
-    conda_prefix: Optional[str] = None
-    own_environment: Optional[str] = None
+    environments: Environments = Environments()
     environ: Mapping[str, str] = {}
     prelude: Optional[str] = None
     master_port: int = 0

@@ -16,6 +16,7 @@ from .attempts import AttemptEnd, SavedStep
 from .codec import encode, fitting, omit_empty, spread
 from .jsontext import Json, JsonObject
 from .messages import BoundMessage, EndedMessage, ExitMessage, FaultMessage, StartedMessage, TemplateMessage
+from .node_names import NodeFiles
 from .records import NamedTuple
 
 LATEST = 1e11  # unix seconds: beyond, a clock is wrong
@@ -240,15 +241,21 @@ class NodesChecked(NamedTuple):
     checks: int = 0
 
 
-class TreeListed(NamedTuple):
-    """What --sync ships; `left_out` are checkpoints over `limit` bytes, with their sizes."""
+class WorkingTree(NamedTuple):
+    """The caller's working tree as --sync ships it, and where it lies on a node."""
 
     root: str
     files: int
-    bytes: int
-    sha256: str
-    left_out: Tuple[str, ...] = ()
+    bytes: int  # that the files hold
+    sha256: str = ""  # of the archive
+    left_out: Tuple[str, ...] = ()  # checkpoints over `limit` bytes, with their sizes
     limit: int = 0
+    below: str = ""  # the caller's position below `root`, which the ranks take too
+    packed: int = 0  # bytes of the archive
+
+    def workdir(self, node_dir: str) -> str:
+        """Return the ranks' working directory on a node."""
+        return f"{NodeFiles(node_dir).tree}/{self.below}".rstrip("/")
 
 
 class TreeArrived(NamedTuple):
@@ -528,7 +535,7 @@ Fact = Union[
     EndedMessage,
     FaultMessage,
     SpareReady,
-    TreeListed,
+    WorkingTree,
     TreeArrived,
     PlanMade,
     BoundMessage,
@@ -598,7 +605,7 @@ KINDS: Dict[str, Type[Fact]] = {
     "node-clean": EndedMessage,
     "fault": FaultMessage,
     "spare-ready": SpareReady,
-    "tree": TreeListed,
+    "tree": WorkingTree,
     "tree-arrived": TreeArrived,
     "plan": PlanMade,
     "bound": BoundMessage,
@@ -639,6 +646,7 @@ NOT_KEPT: Dict[type, Tuple[str, ...]] = {
     EndedMessage: ("reason", "seconds"),
     FaultMessage: ("rank", "traceback"),
     StopAsked: ("grace",),
+    WorkingTree: ("below", "packed"),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Mapping, Optional, Tuple
 
 from .codec import Annotated, at_most, omit_empty, omit_none
-from .jsontext import JsonObject
+from .jsontext import Json, JsonObject
 from .records import NamedTuple
 
 
@@ -77,6 +77,29 @@ class DeviceCounters(NamedTuple):
 
     gpus: Annotated[Tuple[GpuCounters, ...], at_most(MOST_DEVICES)] = ()
     ports: Annotated[Tuple[PortCounters, ...], at_most(MOST_DEVICES)] = ()
+
+
+@omit_empty()
+class StackSample(NamedTuple):
+    """One rank at one moment: its stacks, or why there are none, what /proc says, and what its flight recorder said."""
+
+    rank: int = -1
+    text: str = ""
+    how: str = ""  # asked, py-spy, signal
+    error: str = ""
+    state: str = ""  # as /proc has it
+    cpu: float = 0.0  # seconds used so far
+    wchan: str = ""
+    file: str = ""  # that the main thread is reading
+    counted: Mapping[str, Json] = {}  # numbers that grow with every collective
+    recorder: Mapping[str, Json] = {}  # for `recorder.read_recording`
+    ready: float = 0.0  # seconds for which it waited for a CPU
+    io: int = 0  # bytes read and written
+    silent: bool = False  # its thread that answers got no turn: something holds the interpreter's lock
+    syscall: str = ""  # that its main thread is in, where it was silent
+    signalled: bool = False
+    moved: str = ""  # the call that the signal for its stack has ended early
+    sockets: Tuple[RankSocket, ...] = ()  # to other machines
 
 
 @omit_none

@@ -46,7 +46,7 @@ from allranks.protocol.run_facts import (
     Stamped,
     StepsResumed,
     SuitePassed,
-    TreeListed,
+    WorkingTree,
     WorldChanged,
     on,
 )
@@ -204,7 +204,7 @@ def _paused_line(stamped: Stamped[LauncherPaused]) -> str:
     return f"note: {how} for {seconds}"
 
 
-def _tree_line(stamped: Stamped[TreeListed]) -> str:
+def _tree_line(stamped: Stamped[WorkingTree]) -> str:
     tree = stamped.fact
     line = f"sync      {tree.files:,} {plural(tree.files, 'file')}, {format_size(tree.bytes)} of {tree.root}"
     if tree.left_out:
@@ -361,7 +361,7 @@ _WRITERS: dict[type, Callable[[Stamped[Any]], str | None]] = dict(
         on(WorldChanged, _world_line),
         on(NodeAwaited, _awaited_line),
         on(NodeReachedAgain, lambda stamped: f"reaching {stamped.node} again"),
-        on(TreeListed, _tree_line),
+        on(WorkingTree, _tree_line),
         on(AllInitialised, _initialised_line),
         on(AttemptStart, _attempt_line),
         on(Finding, _finding_line),

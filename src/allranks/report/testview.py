@@ -6,13 +6,22 @@ import re
 from typing import TextIO
 
 from allranks.findings import Finding
-from allranks.protocol.run_facts import Fact, GateProved, NodeBack, NodeLost, NodeSilent, PlainNote, Stamped, TreeListed
+from allranks.protocol.run_facts import (
+    Fact,
+    GateProved,
+    NodeBack,
+    NodeLost,
+    NodeSilent,
+    PlainNote,
+    Stamped,
+    WorkingTree,
+)
 from allranks.runs.documents import ResultDocument, RunOpened, SuiteResult
 
 from .live import LiveView, OutputView
 from .sentences import left_lines, verdict_lines
 
-SHOWN = (TreeListed, GateProved, Finding, PlainNote, NodeSilent, NodeBack, NodeLost)
+SHOWN = (WorkingTree, GateProved, Finding, PlainNote, NodeSilent, NodeBack, NodeLost)
 UNNAMED = "  cause   unknown"  # of no label's kind: the sentence says what it is
 FINDINGS = 8
 NODES = 8  # by name

@@ -8,9 +8,10 @@ import pytest
 
 from allranks.agent.runner import NAME
 from allranks.diagnose.hangs.attribute import MISMATCH, STRAGGLER, UNEVEN, attribute
-from allranks.diagnose.hangs.doing import ActivityKind, Doing, StackSample, doing
+from allranks.diagnose.hangs.doing import ActivityKind, Doing, doing
 from allranks.diagnose.hangs.stacks import Frame, main_stack, native_call
 from allranks.findings import Hang
+from allranks.protocol.samples import StackSample
 
 SITE = "/venv/lib/python3.11/site-packages"
 TORCH = f"{SITE}/torch/distributed/distributed_c10d.py"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from allranks.diagnose.hangs.doing import StackSample
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.findings import Hang
-from allranks.protocol.samples import RankSocket
+from allranks.protocol.samples import RankSocket, StackSample
 
 NAMES = {0: "h1", 1: "h2"}
 ADDRESSES = {"10.0.0.1": "h1", "10.0.0.2": "h2"}

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from allranks.findings import Hang
 from allranks.protocol.run_facts import LookedRank, RoleLooked
+from allranks.protocol.samples import StackSample
 
 from .attribute import STRAGGLER, Names
-from .doing import ActivityKind, Doing, StackSample, collective_of, doing
+from .doing import ActivityKind, Doing, collective_of, doing
 from .stacks import LIBRARY, Stack, innermost_of_program, thread_stacks
 
 DEADLOCK = "roles-deadlock"

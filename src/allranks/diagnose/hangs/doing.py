@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.jsontext import Json
-from allranks.protocol.samples import RankSocket
+from allranks.protocol.samples import StackSample
 from allranks.text import with_reason
 
 from .stacks import Frame, Stack, innermost_of_program, main_stack, native_call
@@ -89,34 +89,6 @@ class ActivityKind(enum.Enum):
     BLOCKED = "is blocked in the kernel"
     GONE = "has ended"
     UNKNOWN = "could not be sampled"
-
-
-@dataclass(frozen=True)
-class StackSample:
-    """A rank's stack at one moment. `cpu`: seconds used so far, and those it was `ready` for; `io`: bytes read and
-    written; `state` as /proc has it; `file` is what it reads, if known.
-
-    `counted` are numbers that grow with every collective; `recorder` is what `recorder.read_recording` reads.
-    `silent`: its thread that answers got no turn, so something holds the interpreter's lock; `syscall`
-    is what its main thread is in. `moved`: the call that the signal for its stack has ended early. `sockets` are its
-    connections to other machines.
-    """
-
-    rank: int
-    text: str = ""
-    error: str = ""
-    state: str = ""
-    cpu: float = 0.0
-    wchan: str = ""
-    file: str = ""
-    counted: Mapping[str, Json] = field(default_factory=dict)
-    recorder: Mapping[str, Json] = field(default_factory=dict)
-    ready: float = 0.0
-    io: int = 0
-    silent: bool = False
-    syscall: str = ""
-    moved: str = ""
-    sockets: tuple[RankSocket, ...] = ()
 
 
 @dataclass(frozen=True)

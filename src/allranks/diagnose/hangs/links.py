@@ -12,10 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from allranks.findings import Hang
-from allranks.protocol.samples import RankSocket, is_loopback
+from allranks.protocol.samples import RankSocket, StackSample, is_loopback
 from allranks.text import format_rate, format_size, group, join_words
-
-from .doing import StackSample
 
 RETRANSMITS = 3  # time-outs in a row, at the least
 RTO = 0.2  # seconds: the least of Linux (TCP_RTO_MIN); each time-out in a row takes twice as long
@@ -27,18 +25,16 @@ SAID = 3  # links that a message names
 ACK_OF_SYN = 1  # tcpi_bytes_acked of who connected counts the SYN
 
 
-class DeadEnd(NamedTuple):
-    """A connection on which a rank has waited for an acknowledgement. `sender` and `receiver` are nodes, "" unknown.
-
-    `is_directed`: both ends were read, so that it is known which direction loses packets.
-    """
+class LinkEnd(NamedTuple):
+    """A connection on which a rank has waited for an acknowledgement. `sender` and `receiver` are nodes, "" unknown."""
 
     rank: int
     connection: RankSocket
     sender: str
     receiver: str
-    is_directed: bool
+    is_directed: bool  # both ends were read: it is known which direction loses packets
     peer_rank: int | None = None
+    moved: int = 0  # bytes that were acknowledged between two samples
 
 
 def dead_link(
@@ -103,14 +99,18 @@ def lossy_link(
     To be asked where nothing else explains why all ranks wait: a peer that does not read is not a lossy link.
     """
     links = _waiting_links(first, second, names)
-    lossy = [link for link, ends in links.items() if any(end.retransmits or end.resent >= RESENT for end in ends)]
+    lossy = [
+        link
+        for link, ends in links.items()
+        if any(end.connection.retransmits or end.connection.resent >= RESENT for end in ends)
+    ]
     if not lossy:
         return None
     sentences = [f"packets between {sender} and {receiver} get lost" for sender, receiver in lossy[:SAID]]
     return _slow(CAUSE, sentences, {link: links[link] for link in lossy[:SAID]})
 
 
-def _slow(cause: str, said: Sequence[str], links: Mapping[tuple[str, str], Sequence[WaitingEnd]]) -> Hang:
+def _slow(cause: str, said: Sequence[str], links: Mapping[tuple[str, str], Sequence[LinkEnd]]) -> Hang:
     return Hang(
         cause,
         f"a link is slow and nothing hangs: {join_words(said)}, and the ranks wait for it",
@@ -126,22 +126,9 @@ def _slow(cause: str, said: Sequence[str], links: Mapping[tuple[str, str], Seque
 
 def _waiting_links(
     first: Mapping[int, StackSample], second: Mapping[int, StackSample], names: Mapping[int, str]
-) -> dict[tuple[str, str], list[WaitingEnd]]:
+) -> dict[tuple[str, str], list[LinkEnd]]:
     ends = [end for rank in sorted(second) for end in _waiting_ends(rank, first, second, names)]
     return group(ends, lambda end: (end.sender, end.receiver))
-
-
-class WaitingEnd(NamedTuple):
-    """A connection of a rank to another with data on its way in both samples; `moved` bytes were acknowledged."""
-
-    rank: int
-    peer_rank: int
-    sender: str
-    receiver: str
-    moved: int
-    queued: int
-    retransmits: int
-    resent: int
 
 
 def _by_ends(rank: int, samples: Mapping[int, StackSample]) -> dict[tuple[str, str], RankSocket]:
@@ -158,7 +145,7 @@ def _far(sample: StackSample) -> list[RankSocket]:
 
 def _waiting_ends(
     rank: int, first: Mapping[int, StackSample], second: Mapping[int, StackSample], names: Mapping[int, str]
-) -> Iterable[WaitingEnd]:
+) -> Iterable[LinkEnd]:
     """Find the connections of a rank to other ranks that had data on its way in both samples."""
     before = _by_ends(rank, first)
     for one in _far(second[rank]):
@@ -170,14 +157,14 @@ def _waiting_ends(
         ends = (names.get(rank, ""), names.get(other[0], ""))
         if ends[0] and ends[0] == ends[1]:
             continue  # no network is between them: the store of rank 0 is asked by its own rank, too
-        yield WaitingEnd(rank, other[0], *ends, moved, one.queued, one.retransmits, one.resent)
+        yield LinkEnd(rank, one, *ends, True, other[0], moved)
 
 
-def _waiting_line(end: WaitingEnd) -> str:
+def _waiting_line(end: LinkEnd) -> str:
     """Write `rank 0: 2 MB on their way to rank 2, 480 KB acknowledged between two samples`."""
-    on_way = f"{format_size(end.queued)} on their way to rank {end.peer_rank}"
-    if end.retransmits:
-        on_way += f", sent {end.retransmits + 1} times"
+    on_way = f"{format_size(end.connection.queued)} on their way to rank {end.peer_rank}"
+    if end.connection.retransmits:
+        on_way += f", sent {end.connection.retransmits + 1} times"
     return f"rank {end.rank}: {on_way}, {format_size(end.moved)} acknowledged between two samples"
 
 
@@ -205,7 +192,7 @@ def _dead_ends(
     second: Mapping[int, StackSample],
     names: Mapping[int, str],
     addresses: Mapping[str, str],
-) -> Iterable[DeadEnd]:
+) -> Iterable[LinkEnd]:
     """Find the connections of a rank that got no answer from one sample to the next."""
     before = _by_ends(rank, first)
     for one in _far(second[rank]):
@@ -216,14 +203,14 @@ def _dead_ends(
         other = _find_other_end(one, second)
         here = names.get(rank, "")
         if other is None:
-            yield DeadEnd(rank, one, here, addresses.get(one.peer.rpartition(":")[0], one.peer), False)
+            yield LinkEnd(rank, one, here, addresses.get(one.peer.rpartition(":")[0], one.peer), False)
             continue
         peer_rank, other_end = other
         there = names.get(peer_rank, "")
         if other_end.received > one.acked + ACK_OF_SYN:
-            yield DeadEnd(rank, one, there, here, True, peer_rank)
+            yield LinkEnd(rank, one, there, here, True, peer_rank)
         else:
-            yield DeadEnd(rank, one, here, there, True, peer_rank)
+            yield LinkEnd(rank, one, here, there, True, peer_rank)
 
 
 def _find_other_end(one: RankSocket, samples: Mapping[int, StackSample]) -> tuple[int, RankSocket] | None:
@@ -244,7 +231,7 @@ def _only_node(links: Iterable[tuple[str, str]]) -> str:
     return ""
 
 
-def _link(end: DeadEnd) -> str:
+def _link(end: LinkEnd) -> str:
     """Write `no packets from h1 reach h3`."""
     if end.connection.connecting:
         return f"{end.sender} gets no answer from {end.receiver} ({end.connection.peer})"
@@ -253,7 +240,7 @@ def _link(end: DeadEnd) -> str:
     return f"packets from {end.sender} do not reach {end.receiver}"
 
 
-def _line(end: DeadEnd) -> str:
+def _line(end: LinkEnd) -> str:
     """Write `rank 0: 64 KB to 10.0.0.3:4411 (rank 2) not acknowledged, sent 7 times`."""
     one = end.connection
     whose = "" if end.peer_rank is None else f" (rank {end.peer_rank})"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from allranks.protocol.samples import SuspectLook
+from allranks.protocol.samples import StackSample, SuspectLook
 from allranks.text import format_percent, group
 
-from ..hangs.doing import ActivityKind, Doing, StackSample, doing, read_sample
+from ..hangs.doing import ActivityKind, Doing, doing, read_sample
 from ..hangs.stacks import Frame
 
 THROTTLED = 0.1  # of the time that its control group stood still

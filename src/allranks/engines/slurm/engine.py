@@ -111,7 +111,7 @@ class Slurm:
                         jobs.cancel(number)
                         is_cancelled = True
             time.sleep(PAUSE)
-        return Stopped("slurm", shows_end=False, job=number)
+        return Stopped(run.name, "slurm", job=number)
 
     def stop_notice(self, run: RunDirectory, grace: float) -> str:
         """Return the sentence that `stop` begins with. A job that waits has no ranks."""
