@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.gang.test_gang import Drive, facts_of
 
 from allranks.cluster import Cluster, Node
-from allranks.gang.roles import AskLooks, Conductor, EndRole, ShowLook, StartRole, parts_of
+from allranks.gang.roles import Conductor, EndRole, parts_of
+from allranks.gang.states import LooksComing, LookWanted, MayStart, RoleSeen
 from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.messages import ExitMessage, FactsMessage, HelloMessage
 from allranks.protocol.run_facts import (
@@ -39,9 +40,9 @@ def say(conductor: Conductor, *facts: tuple[str, Fact]) -> list[str]:
     """What follows on facts, in words."""
     words = []
     for name, fact in facts:
-        for decision in conductor.take(name, fact):
-            assert isinstance(decision, (StartRole, EndRole))
-            words.append(f"start {decision.role}" if isinstance(decision, StartRole) else f"end {decision.role}")
+        for role_name, decision in conductor.take(name, fact):
+            assert isinstance(decision, (MayStart, EndRole))
+            words.append(f"start {role_name}" if isinstance(decision, MayStart) else f"end {role_name}")
     return words
 
 
@@ -62,8 +63,8 @@ def test_a_role_starts_once_all_addresses_are_known_and_those_before_it_are_read
 def test_a_failed_role_ends_the_others_after_they_may_have_failed_too() -> None:
     conductor = two()
     say(conductor, ("server", READY))
-    (end,) = conductor.take("server", FailureNoted())
-    assert isinstance(end, EndRole) and end.role == "trainer" and end.delay > 0
+    ((ended, end),) = conductor.take("server", FailureNoted())
+    assert isinstance(end, EndRole) and ended == "trainer" and end.delay > 0
     assert say(conductor, ("trainer", FailureNoted()), ("trainer", FAILED)) == []
     assert say(conductor, ("server", FAILED)) == []
     assert conductor.failed == ["server"]
@@ -73,10 +74,10 @@ def test_a_lost_connection_waits_for_the_end_of_its_server() -> None:
     """A server closes its port, and its process ends later: its end is the cause, and the others are ended at once."""
     conductor = two()
     say(conductor, ("server", READY))
-    (soon,) = conductor.take("server", FailureNoted())
+    ((_, soon),) = conductor.take("server", FailureNoted())
     conductor = two()
     say(conductor, ("server", READY), ("trainer", ExitMessage(0, code=1, error={"message": "ConnectionResetError: x"})))
-    (later,) = conductor.take("trainer", FailureNoted())
+    ((_, later),) = conductor.take("trainer", FailureNoted())
     assert isinstance(soon, EndRole) and isinstance(later, EndRole) and later.delay > 2 * soon.delay
     assert conductor.take("server", FailureNoted()) == [] and conductor.take("server", FAILED) == []
     assert conductor.failed == ["trainer"]
@@ -87,8 +88,10 @@ def test_a_role_that_stands_still_hears_what_the_others_do() -> None:
     say(conductor, ("server", READY))
     look = RoleLooked((LookedRank(0, "h1"),))
     assert conductor.take("server", look) == []
-    assert conductor.take("trainer", HangSuspected(5.0)) == [AskLooks("trainer", ("server",))]
-    assert conductor.take("server", look) == [ShowLook("trainer", "server", look)]
+    assert conductor.take("trainer", HangSuspected(5.0)) == [
+        ("trainer", LooksComing(("server",))), ("server", LookWanted()),
+    ]  # fmt: skip
+    assert conductor.take("server", look) == [("trainer", RoleSeen("server", look))]
 
 
 def test_a_restarted_role_ends_nothing_until_its_retries_are_used_up() -> None:

@@ -28,8 +28,8 @@ from allranks.settings.ray import name_of
 from .controller import Controller
 from .places import RunContext
 from .recording import Recording
-from .roles import AskLooks, Conductor, RoleDecision, RolePart, ShowLook, StartRole
-from .states import LooksComing, LookWanted, MayStart, RoleSeen, State
+from .roles import Conductor, EndRole, RoleDecision, RolePart
+from .states import MayStart, State
 
 LAST_LINES = 3  # of a role that did not get ready
 LOG_END = 4 << 10  # bytes in which they are looked for
@@ -63,22 +63,19 @@ def conduct(sessions: Sequence[RoleSession]) -> None:
     conductor = Conductor([session.context.role for session in sessions])
 
     def carry_out(decision: RoleDecision) -> None:
-        session = by_name[decision.role]
+        name, event = decision
+        session = by_name[name]
         controller = session.controller
-        if isinstance(decision, StartRole):
+        if isinstance(event, MayStart):
             controller.feed(MayStart(_values_of(sessions)))
-        elif isinstance(decision, AskLooks):
-            controller.feed(LooksComing(decision.roles))
-            for name in decision.roles:
-                by_name[name].controller.feed(LookWanted())
-        elif isinstance(decision, ShowLook):
-            controller.feed(RoleSeen(decision.seen, decision.look))
-        elif not decision.delay:
-            grace = session.spec.limits.stop_grace if decision.reason == DONE else session.spec.limits.grace
-            controller.stop(decision.reason, grace)
+        elif not isinstance(event, EndRole):
+            controller.feed(event)
+        elif not event.delay:
+            grace = session.spec.limits.stop_grace if event.reason == DONE else session.spec.limits.grace
+            controller.stop(event.reason, grace)
         else:
-            later = decision._replace(delay=0.0)
-            asyncio.get_running_loop().call_later(decision.delay, carry_out, later)
+            later = (name, event._replace(delay=0.0))
+            asyncio.get_running_loop().call_later(event.delay, carry_out, later)
 
     def take(name: str, fact: Fact) -> None:
         for decision in conductor.take(name, fact):  # none before the loop runs

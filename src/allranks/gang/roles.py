@@ -24,6 +24,7 @@ from allranks.settings.roles import deal, ports_of, roles_of, spec_of
 from allranks.settings.runspec import Role
 
 from .places import RunContext
+from .states import LooksComing, LookWanted, MayStart, RoleSeen
 
 # Seconds in which a role may fail by itself too, before it is ended because another one did. A server that dies has
 # closed its port before its process has ended: where a rank has lost a connection, that end is waited for. So it is
@@ -32,36 +33,14 @@ PEERS_SPEAK = 0.3
 SERVER_SPEAKS = 1.5
 
 
-class StartRole(NamedTuple):
-    """The ranks of a role may start."""
-
-    role: str
-
-
 class EndRole(NamedTuple):
     """A role is ended, `delay` seconds from now."""
 
-    role: str
     reason: str
     delay: float = 0.0
 
 
-class AskLooks(NamedTuple):
-    """The ranks of `roles` are looked at, as `role` stands still."""
-
-    role: str
-    roles: tuple[str, ...]
-
-
-class ShowLook(NamedTuple):
-    """`role` hears what the ranks of the role `seen` do."""
-
-    role: str
-    seen: str
-    look: RoleLooked
-
-
-RoleDecision = StartRole | EndRole | AskLooks | ShowLook
+RoleDecision = tuple[str, EndRole | MayStart | LookWanted | LooksComing | RoleSeen]  # the role, and what it hears
 
 
 class Conductor:
@@ -94,9 +73,10 @@ class Conductor:
         if isinstance(fact, HangSuspected):
             others = tuple(other for other in self._roles if other in self._started - self._over - {name})
             self._standing.append(name)
-            return [AskLooks(name, others)] if others else []
+            looks: list[RoleDecision] = [(other, LookWanted()) for other in others]
+            return [(name, LooksComing(others)), *looks] if others else []
         if isinstance(fact, RoleLooked):
-            return [ShowLook(other, name, fact) for other in dict.fromkeys(self._standing) if other != name]
+            return [(other, RoleSeen(name, fact)) for other in dict.fromkeys(self._standing) if other != name]
         if isinstance(fact, AttemptEnd) and fact.decision == "finish":
             return self._finish(role, fact.outcome)
         return []
@@ -113,7 +93,7 @@ class Conductor:
             if role.name not in self._started and set(role.after) <= self._ready and not self._ended
         ]
         self._started.update(ready)
-        return [StartRole(name) for name in ready]
+        return [(name, MayStart({})) for name in ready]  # who carries it out knows the addresses
 
     def _finish(self, role: Role, outcome: str) -> list[RoleDecision]:
         self._over.add(role.name)
@@ -135,7 +115,7 @@ class Conductor:
         left_out = set(but)
         ending = [name for name in self._roles if name not in left_out and (not delay or name not in self._ended)]
         self._ended.update(ending)
-        return [EndRole(name, reason, delay) for name in ending]
+        return [(name, EndRole(reason, delay)) for name in ending]
 
 
 class RolePart(NamedTuple):
