@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from allranks.gang.recording import NAME, UsageSample
 from allranks.protocol.codec import decode_each
 from allranks.runs.directory import RunDirectory
 from allranks.runs.regular import open_regular, read_objects
-from allranks.runs.usage_log import NAME, UsageSample
 
 T = 1_795_000_000.0
 Document = dict[str, Any]

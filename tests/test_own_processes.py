@@ -45,7 +45,7 @@ WRITES = {
     "agent/runner_recorder.py": "the rank itself, in its node directory",
     "agent/runner_ray.py": "the rank itself, in its node directory",
     "agent/saving.py": "O_NOFOLLOW and O_NONBLOCK",
-    "agent/spool.py": "O_EXCL",
+    "agent/outlet.py": "O_EXCL",
     "cli/main.py": "tempfile",
     "cli/streams.py": "/dev/null, and standard output",
     "data/probe.py": "the rank itself, in its node directory",

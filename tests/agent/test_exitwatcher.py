@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from tests.hosts.waiting import wait_until
 
-from allranks.agent import exitwatcher
+from allranks.agent import ranks as exitwatcher
 from allranks.agent.attempt import RankAttempt
-from allranks.agent.exitwatcher import ExitWatcher, exit_status
+from allranks.agent.ranks import ExitWatcher, exit_status
 from allranks.protocol.foreign import ReportMessage
 
 pytestmark = pytest.mark.processes

@@ -20,10 +20,9 @@ import pytest
 from tests.agent.test_runner import RUNNER
 from tests.hosts.waiting import wait_until
 
-from allranks.agent.dumping import MOVED, STACKS_SIGNAL, dump, helper_thread
 from allranks.agent.native import position
 from allranks.agent.processes import Process, read_process
-from allranks.agent.sample import sample
+from allranks.agent.sample import MOVED, STACKS_SIGNAL, dump, helper_thread, sample
 from allranks.diagnose.hangs.doing import ActivityKind, doing, read_sample
 from allranks.protocol.node_names import NodeFiles
 
@@ -190,7 +189,7 @@ def test_all_ranks_that_were_signalled_are_given_the_time_to_move_at_once(
 ) -> None:
     """A node has many ranks, and a sample has 20 s."""
     slept: list[float] = []
-    monkeypatch.setattr("allranks.agent.dumping.time", types.SimpleNamespace(**{**vars(time), "sleep": slept.append}))
+    monkeypatch.setattr("allranks.agent.sample.time", types.SimpleNamespace(**{**vars(time), "sleep": slept.append}))
     script = "import faulthandler, time; faulthandler.register({}, open({!r}, 'a')); print(1, flush=True); {}"
     ranks = {}
     children = []

@@ -6,9 +6,8 @@ import threading
 
 import pytest
 
-from allranks.agent import spool as spools
-from allranks.agent.outlet import Outlet
-from allranks.agent.spool import Budget, Spool
+from allranks.agent import outlet as spools
+from allranks.agent.outlet import Budget, Outlet, Spool
 from allranks.protocol.frames import RANK_LOG, Stream, stream_key
 from allranks.protocol.messages import MESSAGES
 

@@ -91,7 +91,7 @@ def test_the_last_hosts_stand_by(spares: int, nodes: int | None, working: list[s
 
 @pytest.mark.parametrize(("spares", "nodes"), [(4, None), (9, None), (2, 3), (1, 4)])
 def test_there_must_be_hosts_enough(spares: int, nodes: int | None) -> None:
-    with pytest.raises(UsageError, match=rf"--spares {spares}: hosts.txt has 4 hosts. Add hosts, or set fewer spares"):
+    with pytest.raises(UsageError, match=rf"--spares {spares}: hosts.txt has 4 hosts. Add hosts, or set fewer"):
         set_aside(whole(FOUR), spares, nodes, 1)
 
 

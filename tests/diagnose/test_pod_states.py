@@ -6,7 +6,7 @@ import pytest
 
 from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.pod_states import PodEvent, hopeless, read_events, read_pods, troubles, waiting
-from allranks.engines.kubernetes.following import PIECE, without_times
+from allranks.engines.kubernetes.engine import PIECE, without_times
 
 Document = dict[str, Any]
 NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."

@@ -13,12 +13,13 @@ import pytest
 from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, hostile_json, mutated
 
+from allranks.gang import recording as usage_log
+from allranks.gang.recording import UsageLog, UsageSample
 from allranks.report.progressplot import ROW, progress_plots
-from allranks.runs import progresshistory, usage_log
+from allranks.runs import progresshistory
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import NodeStatus, RankStatus, StatusDocument
 from allranks.runs.progresshistory import MOST_READ, SIZE_LIMIT, ProgressHistory, read_progress
-from allranks.runs.usage_log import UsageLog, UsageSample
 
 pytestmark = pytest.mark.fuzz
 ROWS: list[dict[str, Any]] = [

@@ -6,7 +6,7 @@ import pytest
 
 from allranks.errors import UsageError
 from allranks.findings import Finding
-from allranks.gang.rulewatch import RuleWatch
+from allranks.gang.observing import RuleWatch
 from allranks.runs.documents import RankStatus
 from allranks.settings import RunSpec
 from allranks.settings.failrules import FailRule, read_rule

@@ -21,7 +21,7 @@ from tests.hosts.programs.v_lines import complete, taken
 from tests.hosts.test_faults_start import done, refused, told
 from tests.hosts.waiting import wait_until
 
-from allranks.agent.spool import Budget, Spool
+from allranks.agent.outlet import Budget, Spool
 from allranks.runs.directory import RunDirectory
 
 LINE = 100  # bytes of a line of printer.py

@@ -16,7 +16,7 @@ from tests.local.running import BOUND, LocalRun
 
 from allranks.cli.status import describe
 from allranks.engines.remote import read_place
-from allranks.engines.skypilot import following as sky
+from allranks.engines.skypilot import engine as sky
 from allranks.report.live import OutputView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument

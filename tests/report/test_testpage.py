@@ -21,7 +21,8 @@ from allranks.fabric.metric_rows import (
 )
 from allranks.findings import Finding, Where
 from allranks.protocol.codec import decode_each, decode_parts, encode
-from allranks.report import linkmaps, plot, testpage
+from allranks.report import linkmaps, testpage
+from allranks.report import testpage as plot
 from allranks.report.page import render
 from allranks.runs.documents import SuiteResult
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.run_directories import read_usage
 
+from allranks.gang import recording as usage_log
+from allranks.gang.recording import UsageLog, UsageSample, keeps_every
 from allranks.protocol.samples import NodeUsage
-from allranks.runs import usage_log
 from allranks.runs.directory import RunDirectory
-from allranks.runs.usage_log import UsageLog, UsageSample, keeps_every
 
 
 @pytest.fixture

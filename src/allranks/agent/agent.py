@@ -24,10 +24,12 @@ import time
 from functools import partial
 from typing import Callable, Dict, Mapping, Optional
 
+from allranks.protocol.codec import DecodeError
+from allranks.protocol.foreign import ReportMessage, read_report
 from allranks.protocol.frames import NODE_LOG, OutputFrame, Stream
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import Json
-from allranks.protocol.messages import DrainedMessage, FaultMessage, HelloMessage, Message
+from allranks.protocol.messages import DrainedMessage, FaultMessage, HelloMessage, Message, RefusedMessage
 from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import (
     CallTimesOrder,
@@ -52,7 +54,7 @@ from allranks.protocol.orders import (
     UsageOrder,
 )
 
-from .attempt import END_SECONDS
+from .attempt import END_SECONDS, RankAttempt
 from .cgroups import join_own
 from .controller_session import ControllerSession, Taken, on
 from .door import Door
@@ -63,12 +65,77 @@ from .node_directory import kept_outputs, remove
 from .node_samples import NodeSamples
 from .outlet import Outlet
 from .processes import lives, machine, read_process, wake_by_signals
-from .program_reports import ProgramReports
 from .ranks import Ranks
 from .readiness import Readiness
 from .receiver import TreeReceiver
 from .supervised import AgentNote, SupervisorLink
 from .this_node import ThisNode
+
+# -- What the training program reports ---------------------------------------------------------------------------------
+# Any process of the user may send some, and a program may send them faster than they are read.
+
+REPORTS = "a report to the agent"  # what the program's datagrams are called where they cannot be read
+AT_ONCE = 256  # read before anything else is done
+# of one rank and of all in an attempt; a rank has some for each process group
+MOST_OF_RANK = 1 << 10
+MOST = 16 << 10
+
+
+class ProgramReports:
+    """Reads the datagrams, and passes on what they say."""
+
+    def __init__(self, node: ThisNode, ranks: Ranks, readiness: Readiness) -> None:
+        self._node = node
+        self._ranks = ranks
+        self._readiness = readiness
+        self._attempt: Optional[RankAttempt] = None
+        self._taken: Dict[int, int] = {}  # in this attempt, by rank
+        self._taken_in_all = 0
+        self.refused: Dict[str, int] = {}  # how many could not be read
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+
+    def open(self) -> None:
+        """Listen; the ranks know the name by their environment."""
+        self._socket.bind(NodeFiles(self._node.directory).reports)
+        self._socket.setblocking(False)
+        self._node.selector.register(self._socket, selectors.EVENT_READ, self.read)
+
+    def read(self) -> None:
+        """Take what has come."""
+        for _ in range(AT_ONCE):
+            try:
+                data = self._socket.recv(65536)
+            except OSError:
+                return
+            try:
+                report = read_report(data)
+                self._count(report)
+            except DecodeError as error:
+                self._refuse(str(error))
+                continue
+            if report.event == "initialised":
+                self._readiness.release_port()
+                self._ranks.initialised(report)
+            if not self._ranks.launched(report):
+                self._node.tell(report)
+
+    def _count(self, report: ReportMessage) -> None:
+        """Count a report; raise DecodeError where the program has sent more than a run has use for."""
+        if self._attempt is not self._ranks.attempt:
+            self._attempt = self._ranks.attempt
+            self._taken = {}
+            self._taken_in_all = 0
+        of_rank = self._taken.get(report.rank, 0) + 1
+        if of_rank > MOST_OF_RANK or self._taken_in_all >= MOST:
+            raise DecodeError("expected at most %d of a rank, and %d in all" % (MOST_OF_RANK, MOST))
+        self._taken[report.rank] = of_rank
+        self._taken_in_all += 1
+
+    def _refuse(self, why: str) -> None:
+        if not self.refused:
+            self._node.tell(RefusedMessage(REPORTS, why, time.time()))
+        self.refused[REPORTS] = self.refused.get(REPORTS, 0) + 1
+
 
 TICK = 1.0  # seconds between samples of the supervisor and lease checks
 UNGREETED = 10.0  # seconds an agent without ranks waits for a controller: the one it had died at the start

@@ -6,7 +6,7 @@
 The launcher alone knows which rank a process is, so this is where a rank gets files of its own
 (ALLRANKS_RANK_FILES: VARIABLE=path with {rank} for 003|…), and where one is seen that the launcher has
 given no rank (reported under the node's first), or a smaller gang than planned (ALLRANKS_PLANNED ranks): it would
-train alone, and end with 0. And it says which process each rank is: agent/exitwatcher.py sees how it ends.
+train alone, and end with 0. And it says which process each rank is: agent/ranks.py sees how it ends.
 Ships as this one file, needs the standard library alone and runs under Python 3.8 and later.
 """
 

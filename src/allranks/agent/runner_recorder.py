@@ -77,7 +77,7 @@ def start(module: ModuleType, runner: Known, note_calls: Callable[[], None], pos
     over = _thread.allocate_lock()
     over.acquire()
     faults = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}  # of the thread itself
-    dump = {signal.SIGRTMIN + 7}  # of runner.py: sent to this thread, it interrupts nothing (agent/dumping.py)
+    dump = {signal.SIGRTMIN + 7}  # of runner.py: sent to this thread, it interrupts nothing (agent/sample.py)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults - dump)
     try:  # the thread inherits the mask: a signal that the program waits for must not end up here
         _thread.start_new_thread(answer, (listener, module, runner, note_calls, posted, over))

@@ -156,7 +156,7 @@ def _seen(node: NodeStacks, sample: StackSample, done: Doing, known: RankStatus,
     if native:
         frames = py_spy_frames(sample.text) or frames
     recording = read_recording(sample.rank, sample.recorder)
-    collective, is_done = collective_of(recording)
+    collective, is_done = newest_collective(recording)
     does = done.why or done.kind.value
     if done.kind in (ActivityKind.WAITING, ActivityKind.STARTING):
         does = f"in {done.call}"
@@ -177,7 +177,7 @@ def _seen(node: NodeStacks, sample: StackSample, done: Doing, known: RankStatus,
     )
 
 
-def collective_of(recording: Recording) -> tuple[str, bool]:
+def newest_collective(recording: Recording) -> tuple[str, bool]:
     """Name the first call of a rank that is not done, else its newest, with the group; and whether it is done."""
     standing = recording.stands_at
     for of_group, transfers in recording.transfers.items():

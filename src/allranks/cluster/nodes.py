@@ -116,9 +116,9 @@ def set_aside(cluster: Cluster, spares: int, nodes: int | None, nproc: int | Non
     working = nodes or total - spares
     if least is not None and least <= total - spares:
         working = min(working, total - spares)
-    if spares and (working < 1 or working + spares > total):
-        wanted = f"--nodes {nodes} --spares {spares}" if nodes else f"--spares {spares}"
-        raise UsageError(f"{wanted}: {cluster.source} has {count_of(total, 'host')}. Add hosts, or set fewer spares")
+    if working < 1 or working + spares > total:
+        wanted = " ".join(f"--{what} {count}" for what, count in (("nodes", nodes), ("spares", spares)) if count)
+        raise UsageError(f"{wanted}: {cluster.source} has {count_of(total, 'host')}. Add hosts, or set fewer")
     chosen = Cluster(cluster.nodes[:working], cluster.source, spares=cluster.nodes[total - spares :])
     for spare in chosen.spares:
         _require_room(spare, chosen, nproc)

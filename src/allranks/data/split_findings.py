@@ -5,12 +5,184 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from allranks.findings import Finding
-from allranks.text import format_ranks
+from allranks.text import format_percent, format_ranks, plural
 
 from .case import CHECK, Layout, LoaderCase, samples
-from .lengths import absent, coverage, epochs, filled, shuffled, uneven, workers
-from .rows import AuditedLoader, RankPlace, Row, Shard, gather
-from .sharing import sharing
+from .rows import AuditedLoader, RankPlace, Row, Setting, Shard, gather
+from .sharing import padded, sharing
+
+# -- How much each rank reads, how that ends, and what the next epoch does ---------------------------------------------
+
+EVEN = "give every rank as many batches: DistributedSampler, drop_last=True, or torch's Join context manager"
+SAME_DROP_LAST = "set drop_last alike on all ranks"
+KEEP_ONE = "keep one of the two: the split dataset or the sampler"
+COVER = "make the ranks' shares cover all of the data"
+LENGTHS_NAMED = 4
+ABOUT = 0.15  # by how much two counts may differ and still be about the same
+
+
+def uneven(case: LoaderCase) -> Finding | None:
+    """Find ranks with more batches than others: they wait for those at the epoch's end, for ever."""
+    by_length: dict[int, list[int]] = {}
+    for rank, shard in case.shards.items():
+        if shard.length is not None:
+            by_length.setdefault(shard.length, []).append(rank)
+    dropping = [rank for rank, shard in case.shards.items() if shard.facts.drop_last]
+    keeping = [rank for rank in case.shards if rank not in dropping]
+    drops = ""
+    if dropping and keeping:
+        drops = f"drop_last is set on {format_ranks(dropping)} and not on {format_ranks(keeping)}"
+    if len(by_length) < 2:
+        if not drops:
+            return None
+        text = f"{drops}: with other sizes of data the ranks get unequal numbers of batches"
+        return case.finding("uneven-data", "warn", text, SAME_DROP_LAST)
+    if 0 in by_length:
+        without = by_length[0]
+        text = f"{format_ranks(without)} {plural(len(without), 'gets', 'get')} no data at all: {_have(by_length)}"
+        remedy = "split samples, not batches or files, over the ranks, or use fewer ranks"
+        return case.finding("uneven-data", "fail", text, remedy, without[0])
+    text = f"unequal numbers of batches: {_have(by_length)}. The run would hang at the end of the epoch"
+    if not drops:
+        return case.finding("uneven-data", "fail", text, EVEN)
+    return case.finding("uneven-data", "fail", f"{text} ({drops})", SAME_DROP_LAST)
+
+
+def _have(by_length: dict[int, list[int]]) -> str:
+    """Write `rank 0 has 5, ranks 1-3 have 4`."""
+    parts = []
+    for length, ranks in sorted(by_length.items(), reverse=True):
+        parts.append(f"{format_ranks(ranks)} {plural(len(ranks), 'has', 'have')} {length:,}")
+    text = ", ".join(parts[:LENGTHS_NAMED])
+    if len(parts) > LENGTHS_NAMED:
+        text += f", and {len(parts) - LENGTHS_NAMED} more lengths"
+    return text
+
+
+def workers(case: LoaderCase) -> Finding | None:
+    """Find loader workers of a rank that each read the rank's whole share."""
+    if not case.iterable or case.identity.key == "none" or case.within < 0.3 * case.reads:
+        return None
+    for rank, shard in case.shards.items():
+        number = shard.facts.workers or 0
+        count = case.counts[rank]
+        if number < 2 or not count or count.total() < 1.5 * len(count):
+            continue
+        times = number
+        if case.complete:
+            times = min(number, round(count.total() / len(count)))
+        text = f"each sample is read {times} times in a rank: its {number} loader workers each read the whole stream"
+        remedy = "in __iter__ split by torch.utils.data.get_worker_info() too: id of num_workers"
+        return case.finding("data-workers-repeat", "fail", text, remedy, rank)
+    return None
+
+
+def absent(case: LoaderCase, ranks: set[int]) -> Finding | None:
+    """Name ranks that ran and never iterated this loader."""
+    missing = ranks - set(case.shards)
+    if not missing:
+        return None
+    reads = format_ranks(case.shards)
+    facts = [shard.facts for shard in case.shards.values()]
+    if any(one.module.startswith("accelerate.") for one in facts) and any("Dispatcher" in one.class_ for one in facts):
+        return case.finding("data-dispatched", "ok", f"{reads} reads for all ranks and hands out batches")
+    text = f"{format_ranks(missing)} never iterated the loader that {reads} did"
+    return case.finding("data-absent", "unknown", text, "right if only those ranks are meant to read it")
+
+
+def coverage(case: LoaderCase) -> Finding | None:
+    """Say whether every sample is read, with a single rank's pass beside it."""
+    reference = case.audited.reference
+    if reference is None or not reference.complete or not case.complete or case.identity.key == "none":
+        return None
+    if case.due is None:
+        return _by_totals(case, sum(reference.sizes))
+    missing = case.missing
+    if not missing:
+        return None
+    due = len(case.due)
+    figures = f"{missing:,} of {due:,} samples are read by no rank"
+    dropped = any(shard.facts.drop_last for shard in case.shards.values())
+    remainder = case.world
+    if dropped:
+        remainder *= case.batch
+    if missing < remainder:
+        text = f"{figures}: the remainder at the end is dropped"
+        # A DistributedSampler with drop_last has fewer samples than its share, rounded up.
+        if dropped or (case.surplus is not None and case.surplus < 0):
+            return case.finding("data-dropped", "ok", text)
+        return case.finding("data-dropped", "warn", text)
+    if _about(due, len(case.total) * case.world):
+        text = f"sharded twice: each rank reads its share of a share, and {figures}"
+        return case.finding("data-sharded-twice", "fail", text, KEEP_ONE)
+    return case.finding("data-incomplete", "fail", f"{figures} ({format_percent(missing / due)})", COVER)
+
+
+def _by_totals(case: LoaderCase, due: int) -> Finding:
+    """Compare how many there are where contents are changed at random while they are read."""
+    world = len(case.shards)
+    reads = sum(sum(shard.sizes) for shard in case.shards.values())
+    unsure = ("contents differ from pass to pass, so only numbers are compared",)
+    if reads >= 1.5 * due and world > 1:
+        text = f"the ranks read {samples(reads)} where one rank alone reads {due:,}: the loader is not sharded"
+        return case.finding("data-not-sharded", "fail", text, "shard by RANK of WORLD_SIZE", evidence=unsure)
+    if _about(due, reads * world) and world > 1:
+        text = f"sharded twice: {reads:,} of {due:,} samples are read"
+        return case.finding("data-sharded-twice", "fail", text, KEEP_ONE, evidence=unsure)
+    if reads < due - world * case.batch:
+        text = f"{due - reads:,} of {due:,} samples are read by no rank"
+        return case.finding("data-incomplete", "fail", text, COVER, evidence=unsure)
+    text = f"{unsure[0]}: {reads:,} read, {due:,} by one rank alone"
+    remedy = "make augmentation repeatable for the audit: seed it by the sample"
+    return case.finding("data-audit", "unknown", text, remedy)
+
+
+def _about(one: int, other: int) -> bool:
+    return abs(one - other) <= ABOUT * max(one, other)
+
+
+def filled(case: LoaderCase) -> Finding | None:
+    """Count padded duplicates at the end."""
+    number = padded(case)
+    if not number and not case.complete:
+        number = case.surplus or 0  # not read yet
+    if not 0 < number <= case.world * case.batch:
+        return None
+    padding = f"{number:,} padded {plural(number, 'sample')}"
+    text = f"{padding} at the end of an epoch: read once more, to fill up the last batches"
+    return case.finding("data-padding", "ok", text, "drop_last=True leaves the rest out instead")
+
+
+def epochs(case: LoaderCase) -> Finding | None:
+    """Find a shuffling sampler that gives every epoch the same order because set_epoch is never called."""
+    stuck = [rank for rank, shard in case.shards.items() if shuffled(shard) and _repeats_its_order(shard)]
+    if not stuck:
+        return None
+    text = f"set_epoch is never called: on {format_ranks(stuck)} every epoch has the order of the first"
+    owner = "dataset" if case.iterable else "loader.sampler"
+    return case.finding("data-set-epoch", "warn", text, f"call {owner}.set_epoch(epoch) before each epoch")
+
+
+def _repeats_its_order(shard: Shard) -> bool:
+    """Tell whether the first order that came twice did so under the same epoch of the sampler."""
+    if not shard.facts.has_set_epoch:
+        return False
+    by_order: dict[str, list[Setting]] = {}
+    for epoch in shard.orders:
+        by_order.setdefault(epoch.order, []).append(epoch.set_to)
+    for settings in by_order.values():
+        if len(settings) > 1:
+            return all(setting == settings[0] for setting in settings)
+    return False
+
+
+def shuffled(shard: Shard) -> bool:
+    """Tell whether the sampler shuffles; where it does not say, indices that do not rise are a shuffle."""
+    if shard.facts.shuffle is not None:
+        return shard.facts.shuffle
+    numbers = [index for index in shard.index if isinstance(index, int)]
+    return numbers != sorted(numbers)
+
 
 FAULTS = ("fail", "warn")
 NOT_SPLIT = ("data-not", "data-same", "data-overlap", "data-sharded")

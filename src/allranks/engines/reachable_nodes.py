@@ -10,7 +10,7 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,24 +51,8 @@ def _without_suspects(spec: RunSpec, spares: int) -> Cluster:
     listed = find_nodes(spec, max(1, spares))  # all of them: --nodes takes the first of the new order
     reasons = suspects(remembered(read_ledger(ledger_file(os.environ)), time.time()))
     ordered = suspects_last(listed, reasons)
-    if spares:
-        chosen = set_aside(ordered, spares, spec.target.nodes, spec.launch.nproc, spec.target.min_nodes)
-    else:
-        nodes = ordered.nodes
-        chosen = make_cluster(
-            nodes,
-            source=ordered.source,
-            first=spec.target.nodes,
-            is_local=_as_listed(nodes),
-            least=spec.target.min_nodes,
-        )
+    chosen = set_aside(ordered, spares, spec.target.nodes, spec.launch.nproc, spec.target.min_nodes)
     return dataclasses.replace(chosen, avoided=tuple(_avoided(listed, chosen, reasons)))
-
-
-def _as_listed(nodes: Sequence[Node]) -> Callable[[str], bool]:
-    """Return what tells whether a host of these nodes is this machine, as it was seen before."""
-    local = {node.host for node in nodes if node.is_local}
-    return local.__contains__
 
 
 def suspects_last(cluster: Cluster, reasons: Mapping[str, str]) -> Cluster:

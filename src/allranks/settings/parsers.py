@@ -160,10 +160,7 @@ def several(each: Parser, expected: str, commas: bool = False) -> Parser:
         items = list(value)
         if commas:
             items = [word for item in items for word in str(item).split(",") if word]
-        try:
-            return tuple(each.read(item) for item in items)
-        except ValueError:
-            raise ValueError(expected) from None
+        return tuple(each.read(item) for item in items)
 
     return Parser(read, each.metavar, each.choices, each.is_path, repeats=True)
 

@@ -21,7 +21,7 @@ from tests import forked
 
 from allranks.diagnose.pod_states import not_reached, refusal
 from allranks.engines.following import follow
-from allranks.engines.kubernetes import following
+from allranks.engines.kubernetes import engine as following
 from allranks.engines.kubernetes.kubectl import Kubectl, KubectlError, reason_of
 from allranks.engines.remote import read_place
 from allranks.report.live import LiveView
