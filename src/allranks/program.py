@@ -94,7 +94,7 @@ class ProgramPlace:
     address: str
     port: int
     launcher: str
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
     @property
     def master(self) -> str:
@@ -103,17 +103,11 @@ class ProgramPlace:
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(ProgramPlace):
     """A process group that has started. `timeout` is in seconds, None where torch's own default holds."""
 
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
     device: torch.device
     backend: str
-    address: str
-    port: int
     timeout: float | None
 
 
@@ -178,7 +172,7 @@ def find_place(environ: Mapping[str, str]) -> ProgramPlace:
             variables = f"{launcher.rank}={rank} with {launcher.world_size}={world_size}"
             raise StartError(f"{variables}: ranks go from 0 to {world_size - 1}")
         return _place(launcher, rank, world_size, environ)
-    return ProgramPlace(0, 1, local_rank=0, local_world_size=1, address="127.0.0.1", port=0, launcher="")
+    return ProgramPlace(0, 1, local_rank=0, local_world_size=1, address="127.0.0.1", port=0, launcher="", notes=())
 
 
 def _number(name: str, environ: Mapping[str, str]) -> int | None:
@@ -304,17 +298,8 @@ def init_process_group(
         store = meet(place, patience, quiet)
         dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size, **limit)
         say(quiet, "initialisation successful")
-    return Group(
-        dist.get_rank(),
-        dist.get_world_size(),
-        local_rank=place.local_rank,
-        local_world_size=place.local_world_size,
-        device=device,
-        backend=str(dist.get_backend()),
-        address=place.address,
-        port=place.port,
-        timeout=timeout,
-    )
+    place = replace(place, rank=dist.get_rank(), world_size=dist.get_world_size())
+    return Group(**vars(place), device=device, backend=str(dist.get_backend()), timeout=timeout)
 
 
 def choose_device(place: ProgramPlace, backend: str | None) -> tuple[torch.device, str]:
