@@ -82,7 +82,7 @@ def test_the_thread_of_a_server_that_works_is_named_not_the_one_that_accepts() -
     sample = StackSample(0, STACKS, state="S")
     assert look_at("h1", sample, sample, 4.0, 9.0).at == "serve.py:8 in generate"
     in_collective = STACKS.replace('/w/serve.py", line 8 in generate', '/torch/distributed/d.py", line 3 in broadcast')
-    syncing = replace(sample, text=in_collective)
+    syncing = sample._replace(text=in_collective)
     assert look_at("h1", syncing, syncing, 4.0, 9.0).call == "broadcast"
     blind = look_at("h1", StackSample(0), StackSample(0, error="no py-spy"), 4.0, 9.0)
     assert blind.does == "could not be looked at: no py-spy"
