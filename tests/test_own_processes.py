@@ -51,7 +51,7 @@ WRITES = {
     "data/probe.py": "the rank itself, in its node directory",
     "data/virtual.py": "a playing rank, in a directory of mkdtemp",
     "engines/joinsecret.py": "O_EXCL and O_NOFOLLOW",
-    "engines/meeting.py": "/dev/termination-log of a pod, a mount of one file: it is written in place",
+    "engines/joined.py": "/dev/termination-log of a pod, a mount of one file: it is written in place",
     "engines/mirror.py": "below a directory of mkdtemp",
     "engines/slurm/step.py": "tempfile, and a memfd",
     "engines/zipapp.py": "below a directory of mkdtemp, and `make dist`",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from allranks.agent.ask_ras import ask_ras
 from allranks.agent.processes import Process, read_process
+from allranks.agent.sample import ask_ras
 from allranks.protocol.node_names import NodeFiles
 
 pytestmark = pytest.mark.processes

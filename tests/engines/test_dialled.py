@@ -19,7 +19,7 @@ from allranks.agent.dial import Tries
 from allranks.agent.tls import Encryption
 from allranks.cluster import Node
 from allranks.engines.dialled import ANY, LOOPBACK, DialledTransport, Listener, Refuse
-from allranks.engines.meeting import JoinedTransport
+from allranks.engines.joined import JoinedTransport
 from allranks.errors import UsageError
 from allranks.gang.transport import NodeHungUp
 from allranks.protocol.codec import encode

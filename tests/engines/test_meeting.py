@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.engines.meeting import TERMINATION_LIMIT, unique_names, write_termination
+from allranks.engines.joined import TERMINATION_LIMIT, unique_names, write_termination
 from allranks.findings import Finding, Verdict, Where
 
 

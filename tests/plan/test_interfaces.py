@@ -13,8 +13,7 @@ from allranks.plan.interfaces import (
     nccl_settings,
     who_speaks,
 )
-from allranks.plan.node_facts import interface_of, on_link
-from allranks.protocol.plan_facts import NodeFacts, read_facts
+from allranks.protocol.plan_facts import NodeFacts, interface_of, on_link, read_facts
 
 
 def interface(name: str, *addresses: str, running: bool = True) -> dict[str, Any]:

@@ -6,10 +6,9 @@ import pytest
 
 from allranks.engines.orphans import left_alone
 from allranks.plan.network import choose_address, offered, port_taken, share_network, target_words
-from allranks.plan.node_facts import read_probes
 from allranks.protocol.codec import encode
 from allranks.protocol.messages import AddressProbe, PortFailure, SweptMessage
-from allranks.protocol.plan_facts import NodeFacts, read_facts
+from allranks.protocol.plan_facts import NodeFacts, read_facts, read_probes
 from allranks.protocol.processes import PortOwner, SweptProcess
 from allranks.settings import RunSpec
 

@@ -5,8 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.report.fold import CUT, MOST_BYTES, PROGRESS_EVERY, WINDOW, Folder, clean
-from allranks.report.victims import ADDED, FRAMES, HARMLESS, HOLD
+from allranks.report.fold import ADDED, CUT, FRAMES, HARMLESS, HOLD, MOST_BYTES, PROGRESS_EVERY, WINDOW, Folder, clean
 
 TRACEBACK = b"""Traceback (most recent call last):
   File "a.py", line 1, in f

@@ -7,18 +7,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
+from allranks.agent.files import text_of_errno
 from allranks.agent.netfacts import interfaces
-from allranks.cluster import Cluster
+from allranks.cluster import Cluster, Node
+from allranks.cluster.nodes import JOINED
 from allranks.cluster.schedulers import node_names
-from allranks.errors import AllranksError
-from allranks.exitcodes import CTRL_C, NODE_FAILED
-from allranks.findings import Verdict
+from allranks.engines import NotStarted
+from allranks.engines.calls import ChannelServer
+from allranks.engines.dialled import ANY, LOOPBACK, STOPS, DialledTransport, Listener
+from allranks.engines.join import Admission
+from allranks.engines.joinsecret import JoinSecret, is_this_machine
+from allranks.errors import AllranksError, UsageError
+from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
+from allranks.findings import Finding, Verdict, Where
 from allranks.gang.agent_archive import node_zip
 from allranks.gang.places import RunContext, setup_order
 from allranks.gang.plugins import all_checks
@@ -26,24 +36,269 @@ from allranks.gang.session import Session, environments
 from allranks.gang.transport import NodeReach
 from allranks.plan.network import never_reached
 from allranks.plan.own_orders import NodeArguments
-from allranks.protocol.codec import document_line, omit_none
+from allranks.protocol.codec import document_line, encode, omit_none
+from allranks.protocol.controls import HelloControl
+from allranks.protocol.orders import Order, terms_alone
 from allranks.protocol.plan_facts import NodeFacts
+from allranks.protocol.run_facts import RunStart, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ResultDocument
+from allranks.runs.documents import Document, NamedNode, ResultDocument, RunDocument
+from allranks.runs.opening import write_opening
+from allranks.runs.questions import socket_name
+from allranks.runs.result import least_result, write_result
 from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.roles import deal, spec_of
 from allranks.settings.secrets import redact_argv
+from allranks.text import format_duration, name_with, plural
 
-from . import NotStarted
 from .controlled import ControlledRun, begin
-from .dialled import DialledTransport
 from .hosts import Hosts
 from .join import follow, hello_of
-from .joinsecret import JoinSecret, own_secret_differs, secret_of
-from .meeting import Meeting, NoStart, end_sentence, with_ranks_of_each, write_termination
+from .joinsecret import own_secret_differs, secret_of
 from .signals import SignalWatch
+
+# -- The coordinator: meets the other nodes, gives the cluster they make, tells them the end ---------------------------
+
+TERMINATION_FIELDS = ("cause", "message", "remedy", "where", "victims")
+TERMINATION_LIMIT = 4096  # bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class NoStart:
+    """Why it did not begin."""
+
+    exit: int
+    finding: Finding
+
+    @property
+    def verdict(self) -> Verdict:
+        """The finding is the cause."""
+        return Verdict(self.finding, self.finding.id, 0.9)
+
+
+class Meeting:
+    """Waits for the other nodes. `say` shows a line here; the same goes to every node that has come."""
+
+    def __init__(
+        self, spec: RunSpec, hello: HelloControl, secret: JoinSecret, names: Sequence[str], say: Callable[[str], None]
+    ) -> None:
+        self._spec = spec
+        self._host = hello.hostname
+        self._say = say
+        self._count = spec.target.nodes or 1
+        self._names = [*names, *[""] * self._count]
+        self._admission = Admission(hello)
+        self._listener = Listener(self._count, secret.value, self._admission, say)
+        self._secret = secret
+        self._started = time.monotonic()
+        self._stop = ""
+
+    def open(self) -> None:
+        """Begin to listen; raise UsageError where the port cannot be had."""
+        target, port = self._spec.rendezvous.master_addr or "127.0.0.1", self._spec.target.join_port
+        hosts = LOOPBACK if self._secret.made_at and is_this_machine(target, port) else ANY
+        self._listener.stopped = self._stopped_early
+        port = self._listener.start(hosts, self._spec.target.join_port)
+        clear = self._listener.clear_because
+        cover = f"authenticated, not encrypted: {clear}" if clear else "encrypted (TLS)"
+        connections = f", connections are {cover}" if self._listener.seats else ""
+        self._say(f"node 0 of {self._count} ({self._host}) listens on port {port}{connections}")
+        if self._secret.made_at:
+            self._say(f"the secret is this user's own, in {self._secret.made_at}")
+
+    def gather(self, interrupted: Callable[[], str | None]) -> Cluster | NoStart:
+        """Return the cluster once all are here, else why not. `interrupted` gives the name of node 0's signal."""
+        deadline = self._started + self._spec.limits.init_timeout
+        signals: list[str] = []
+
+        def given_up() -> bool:
+            signals.extend(filter(None, (interrupted(),)))
+            return bool(self._admission.failure or self._stop or signals)
+
+        missing = self._listener.wait(deadline, self._tell, given_up)
+        if self._admission.failure is not None:
+            return NoStart(UsageError.exit_code, self._admission.failure)
+        if signals:
+            return self._ended(f"node 0 ({self._host})", signals, missing)
+        if self._stop:
+            return self._ended("a node", [STOPS[self._stop]], missing)
+        if missing:
+            return NoStart(NODE_FAILED, self._never_came(missing))
+        self._admission.started = True
+        return self._cluster()
+
+    def _ended(self, who: str, signals: Sequence[str], missing: list[int]) -> NoStart:
+        code = TERMINATED
+        by = signals[0]
+        if "SIGINT" in signals:
+            code = CTRL_C
+            by = "Ctrl-C"
+        waited_for = f" while it waited for node {self._listed(missing)}" if missing else ""
+        return NoStart(code, Finding("unknown", "fail", f"{who} was ended by {by}{waited_for}"))
+
+    def transport(self) -> DialledTransport:
+        """Return how the nodes of `gather`'s cluster are reached."""
+        return JoinedTransport(self._listener, self._ranks, self._spec.launch.agent_python, self._spec.launch.python)
+
+    def on_stop(self, stop: Callable[[str], None]) -> None:
+        """Call `stop` when a node asks for the end, or at once where one has asked since all were here."""
+        self._listener.stopped = stop
+        if self._stop:
+            stop(self._stop)
+
+    def on_signal(self, passed_on: Callable[[str, str], None]) -> None:
+        """Call `passed_on` with a node's name and a signal's when the node got one for the ranks."""
+        names = {rank: name for name, rank in self._ranks.items()}
+        self._listener.signalled = lambda rank, signal: passed_on(names[rank], signal)
+
+    def serve_commands(self, uid: str) -> None:
+        """Let `exec` and `fetch` of this host reach the nodes of the run with this uid, as far as these consent."""
+        try:
+            self._listener.serve(ChannelServer(self._listener, self._ranks).start(socket_name(uid)))
+        except OSError as error:
+            self._say(f"allranks exec and fetch cannot reach the nodes of this run: {text_of_errno(error)}")
+
+    def finish(self, exit_code: int, message: str) -> None:
+        """Tell every node how it ended."""
+        self._listener.finish(exit_code, message)
+
+    def no_start(self, ended: NoStart) -> NotStarted:
+        """Write the run directory of a run that did not begin, and return the error to raise, with its result."""
+        run = RunDirectory.create(Path(self._spec.places.runs_dir), self._spec.places.name, time.time())
+        nodes = tuple(NamedNode(name, rank, name, node_rank=rank) for rank, name in self._known().items())
+        began = time.time() - (time.monotonic() - self._started)
+        known = RunDocument(started=began, nodes=nodes, source=JOINED, workdir=os.getcwd())
+        write_opening(run, self._spec, known)
+        run.append(Stamped("", time.time(), None, RunStart(run.name, "")))
+        run.append(Stamped("", time.time(), None, ended.finding))
+        result = least_result(run, ended.exit, ended.verdict, [ended.finding])
+        write_result(run, result, ended.exit in (CTRL_C, TERMINATED))
+        return NotStarted(run, result)
+
+    # -- words -------------------------------------------------------------------------------------
+
+    def _stopped_early(self, reason: str) -> None:
+        self._stop = self._stop or reason
+
+    def _called(self, rank: int) -> str:
+        """Name a node rank that no node has taken, with the name that the scheduler gives it."""
+        return name_with(str(rank), self._names[rank])
+
+    def _known(self) -> dict[int, str]:
+        here = {0: self._host}
+        for rank, seat in self._listener.seats.items():
+            if seat.line is not None:
+                here[rank] = seat.hello.hostname or seat.address
+        return here
+
+    def _tell(self, missing: list[int]) -> None:
+        here = self._known()
+        names = ", ".join(here[rank] for rank in sorted(here)[:16]) + (", …" if len(here) > 16 else "")
+        text = f"{len(here)} of {self._count} nodes are here ({names})"
+        if missing:
+            left = self._spec.limits.init_timeout - (time.monotonic() - self._started)
+            text += f", waiting up to {format_duration(max(0.0, round(left)))} for node {self._listed(missing)}"
+        self._say(text)
+        self._listener.say(text)
+
+    def _listed(self, ranks: list[int]) -> str:
+        return ", ".join(self._called(r) for r in ranks[:16]) + (f" and {len(ranks) - 16} more" if ranks[16:] else "")
+
+    def _never_came(self, missing: list[int]) -> Finding:
+        waited = format_duration(self._spec.limits.init_timeout)
+        here = self._known()
+        names = tuple(self._names[r] or f"node {r}" for r in missing)
+        where = Where(node=names[0])
+        if len(names) > 1:
+            where = where._replace(nodes=names)
+        refusals = tuple(self._listener.refusals[:3])
+        remedy = (
+            f"look at what {plural(len(missing), 'it', 'they')} printed, and compare --master-addr and --port. Where "
+            f"port {self._spec.target.join_port} of {self._host} may be filtered, try there "
+            f"`nc -vz {self._spec.rendezvous.master_addr or self._host} {self._spec.target.join_port}`"
+        )
+        if refusals:
+            remedy = f"set the same ALLRANKS_JOIN_SECRET on all nodes, as a connection was refused. Else {remedy}"
+        return Finding(
+            "rendezvous-timeout",
+            "fail",
+            f"node {self._listed(missing)} never joined within {waited}. {len(here)} of {self._count} were here: "
+            f"{', '.join(here[r] for r in sorted(here))}",
+            remedy,
+            where,
+            refusals,
+        )
+
+    def _cluster(self) -> Cluster:
+        names = unique_names(self._known())
+        self._ranks = {names[rank]: rank for rank in self._listener.seats}
+        nodes = [Node(0, names[0], names[0], slots=self._spec.launch.nproc, is_local=True)]
+        for rank, seat in sorted(self._listener.seats.items()):
+            nodes.append(Node(rank, names[rank], seat.address, slots=seat.hello.nproc))
+        return Cluster(tuple(nodes), JOINED)
+
+
+class JoinedTransport(DialledTransport):
+    """Nodes that came by themselves: each makes its orders from arguments of its own."""
+
+    def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
+        """Say that a node has left, and what would bring it back."""
+        if node.name not in self._ranks:
+            return super().failure(node, stdout, stderr, code)
+        message = f"`allranks join` has ended on {node.name}, and was not started there again"
+        remedy = f"look at what it printed on {node.name}. Within --node-wait of a retry, the same command joins again"
+        return Finding("agent-killed", "fail", message, remedy, Where(node=node.name))
+
+    def read_there(self, node: Node, order: Order) -> Order:
+        """Return when, where and how many: command and variables of this machine do not leave it."""
+        return terms_alone(order) if node.name in self._ranks else order
+
+
+def with_ranks_of_each(spec: RunSpec, cluster: Cluster) -> RunSpec:
+    """Return the spec of a run on joined nodes: where their --nproc differ, each node's own holds."""
+    counts = {node.slots for node in cluster.nodes}
+    return spec if len(counts) == 1 else spec.changed(nproc=None)
+
+
+def unique_names(names: Mapping[int, str]) -> dict[int, str]:
+    """Return names by rank, with the rank behind where several nodes have one name (one machine, many terminals)."""
+    count = Counter(names.values())
+    taken = {name for name in count if count[name] == 1}
+    unique = {}
+    for rank, name in names.items():
+        unique[rank] = name
+        while count[name] > 1 and unique[rank] in (name, *taken):
+            unique[rank] += f"-{rank}"
+        taken.add(unique[rank])
+    return unique
+
+
+def end_sentence(result: ResultDocument) -> str:
+    """Say to the other nodes how the run ended, in one sentence."""
+    if result.verdict is not None:
+        return result.verdict.finding.message
+    return "done" if result.exit == 0 else f"ended with code {result.exit}"
+
+
+def write_termination(path: str, verdict: Verdict | None, message: str) -> None:
+    """Write Kubernetes' termination message: at most 4096 bytes, so evidence and runners-up stay out of it."""
+    document: Document = {"message": message}
+    if verdict is not None:
+        whole = encode(verdict)
+        document = {name: whole.get(name) for name in TERMINATION_FIELDS}
+        if len(_as_bytes(document)) > TERMINATION_LIMIT:
+            document = {"cause": verdict.cause, "message": verdict.finding.message or message}
+    while len(_as_bytes(document)) > TERMINATION_LIMIT:
+        document["message"] = document["message"][: len(document["message"]) * 3 // 4]
+    with contextlib.suppress(OSError), open(path, "wb") as file:
+        file.write(_as_bytes(document))
+
+
+def _as_bytes(document: Document) -> bytes:
+    return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
+
 
 OTHER_FIRST = ("staged", "pairs")  # suites whose groups may have another first node than node 0
 VERDICT_CONFIDENCE = 0.9

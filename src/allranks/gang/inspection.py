@@ -18,7 +18,6 @@ from allranks.cluster import Cluster, Node
 from allranks.cluster.names import is_address
 from allranks.findings import Finding
 from allranks.plan.network import main_addresses, offered, other_ways
-from allranks.plan.node_facts import read_probes
 from allranks.preflight.check import Check
 from allranks.preflight.judge import judge
 from allranks.preflight.peer_pairs import covered, peers_of
@@ -36,7 +35,7 @@ from allranks.protocol.messages import (
     ServingMessage,
 )
 from allranks.protocol.orders import HelloOrder, PeerAddress, PingOrder, ReachOrder, ServeOrder
-from allranks.protocol.plan_facts import NodeFacts, read_facts
+from allranks.protocol.plan_facts import NodeFacts, read_facts, read_probes
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import PreflightDocument
 from allranks.runs.preflight import document, save

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from allranks.diagnose.devices import Devices
 from allranks.diagnose.out_of_memory import DEEPSPEED
-from allranks.plan.node_facts import gpu_count, outer_addresses
 from allranks.preflight.launcher_config import whole_number
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import AddressProbe, ExitMessage, FactsMessage
-from allranks.protocol.plan_facts import NodeFacts, read_facts
+from allranks.protocol.plan_facts import NodeFacts, gpu_count, outer_addresses, read_facts
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.run_facts import NodeFactsKept, Stamped
 from allranks.protocol.samples import DeviceCounters, NodeUsage

@@ -12,11 +12,10 @@ from typing import TypeVar
 from allranks.cluster import Cluster
 from allranks.diagnose.recorded import own_addresses
 from allranks.findings import Finding, Verdict, typed_here
-from allranks.plan.node_facts import outer_addresses
 from allranks.plan.ranks import Plan
 from allranks.preflight.judge import judge
 from allranks.protocol.messages import ExitMessage, FaultMessage
-from allranks.protocol.plan_facts import NodeFacts
+from allranks.protocol.plan_facts import NodeFacts, outer_addresses
 from allranks.protocol.run_facts import Fact, NodeLost, Stamped
 from allranks.settings import RunSpec
 from allranks.settings.tools import is_one_process

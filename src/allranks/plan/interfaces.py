@@ -20,9 +20,7 @@ from dataclasses import dataclass
 
 from allranks.findings import Finding, Where, unset
 from allranks.protocol.interface_names import matches_interface
-from allranks.protocol.plan_facts import NodeFacts, network_of
-
-from .node_facts import interface_of, local_addresses, plain
+from allranks.protocol.plan_facts import NodeFacts, interface_of, local_addresses, network_of, plain
 
 MAX_IFS = 16
 # Interfaces that, as a rule, lead to containers or virtual machines of their own host only.

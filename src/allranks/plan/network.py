@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from allranks.findings import Finding, Where
 from allranks.protocol.facts import InterfaceFacts
 from allranks.protocol.messages import AddressProbe, PortFailure
-from allranks.protocol.plan_facts import NodeFacts, network_of
+from allranks.protocol.plan_facts import NodeFacts, global_addresses, interface_of, local_addresses, network_of, on_link
 from allranks.protocol.processes import PortOwner
 from allranks.settings import RunSpec
 from allranks.settings.table import ENGINE_FLAGS
 from allranks.text import join_names
 
 from .interfaces import InterfaceChoice, InterfaceProof, Origins, choose_interfaces, is_host_local, nccl_interfaces
-from .node_facts import global_addresses, interface_of, local_addresses, on_link
 
 MAX_OFFERS = 16
 AT_ONCE = 0.9  # seconds

@@ -15,7 +15,7 @@ from allranks.errors import UsageError
 from allranks.protocol.command_words import read_command
 from allranks.protocol.node_names import ERROR_FILE
 from allranks.protocol.orders import FollowedFile, PreloadOrder, RankOrder, StartOrder, StartTerms
-from allranks.protocol.plan_facts import NodeFacts
+from allranks.protocol.plan_facts import NodeFacts, gpu_count
 from allranks.protocol.processes import ImportRecord
 from allranks.settings import RunSpec
 from allranks.settings.command_line import fill
@@ -26,7 +26,6 @@ from allranks.settings.tools import node_rank_in, read_tool
 from .environment import NodeLaunch, PlannedProcess, rank_environment, weak_names
 from .launchers import LAUNCHERS, OF_RAY, collectives
 from .launchers.training_command import ranks_asked_for
-from .node_facts import gpu_count
 from .ranks import NodePlan, Plan
 
 Launcher = Callable[[NodeLaunch], Iterable[PlannedProcess]]

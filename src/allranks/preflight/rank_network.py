@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from allranks.plan.interfaces import InterfaceChoice, nccl_settings
 from allranks.plan.network import choose_address, share_network
-from allranks.plan.node_facts import interface_of, on_link
 from allranks.protocol.codec import decode
 from allranks.protocol.jsontext import Json
+from allranks.protocol.plan_facts import interface_of, on_link
 from allranks.protocol.records import NamedTuple
 from allranks.settings import RunSpec
 from allranks.text import count_of

@@ -30,7 +30,7 @@ from allranks.protocol.facts import (
 )
 from allranks.protocol.jsontext import Json
 from allranks.protocol.messages import AddressProbe, PeerResult, PortFailure
-from allranks.protocol.plan_facts import NodeFacts, has_failed
+from allranks.protocol.plan_facts import NodeFacts, has_failed, read_probes
 from allranks.protocol.records import NamedTuple
 
 Kind = TypeVar("Kind")
@@ -141,7 +141,7 @@ class Facts(Dict[str, Json]):
     @cached_property
     def probes(self) -> Tuple[AddressProbe, ...]:
         """What became of the master's addresses when this node tried them."""
-        return tuple(decode_each(AddressProbe, self.get("probes")))
+        return read_probes(self.get("probes"))
 
     @cached_property
     def for_plan(self) -> NodeFacts:

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Mapping, Optional, Tuple, Union
+from typing import Iterator, Mapping, Optional, Tuple, Union
 
-from .codec import DecodeError, decode, decode_parts
+from .codec import DecodeError, decode, decode_each, decode_parts
 from .facts import Address, Gpus, Identity, InterfaceFacts, Interpreter, Memory, NcclFacts, OwnName
 from .jsontext import Json
+from .messages import AddressProbe
 from .records import NamedTuple
 
 Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
@@ -62,3 +63,72 @@ def check_facts(facts: Mapping[str, Json]) -> None:
                 network_of(address)
             except ValueError:
                 raise DecodeError("$.facts.interfaces: expected the address of a network") from None
+
+
+# -- What a plan asks of the facts of a node ---------------------------------------------------------------------------
+
+
+class LocalAddress(NamedTuple):
+    """An entry of getifaddrs(3)."""
+
+    name: str
+    address: Address
+    interface: InterfaceFacts
+
+
+def gpu_count(facts: NodeFacts) -> int:
+    """Count the GPUs of a node; 0 where that is not known."""
+    if facts.gpus is None:
+        return 0
+    return facts.gpus.count_ or 0
+
+
+def local_addresses(facts: NodeFacts) -> Iterator[LocalAddress]:
+    """Give all addresses in the order of glibc's getifaddrs: all IPv4, then all IPv6."""
+    for family in (4, 6):
+        for interface in facts.interfaces:
+            for address in interface.addresses:
+                if address.family == family:
+                    yield LocalAddress(address.label or interface.name, address, interface)
+
+
+def global_addresses(facts: NodeFacts) -> list[str]:
+    """Give those that are neither of the host alone nor of one link."""
+    return [local.address.address for local in local_addresses(facts) if local.address.scope == "global"]
+
+
+def outer_addresses(facts: NodeFacts) -> list[str]:
+    """Give those by which other nodes may know this one."""
+    outer = [plain(local.address.address) for local in local_addresses(facts) if not local.interface.loopback]
+    return list(dict.fromkeys(outer))
+
+
+def interface_of(facts: NodeFacts, address: str) -> str | None:
+    """Name the interface that has an address."""
+    wanted = plain(address)
+    for local in local_addresses(facts):
+        if plain(local.address.address) == wanted:
+            return local.name
+    return None
+
+
+def on_link(facts: NodeFacts, address: str) -> str | None:
+    """Name the interface whose subnet holds an address; None where there is none."""
+    wanted = ipaddress.ip_address(plain(address))
+    for name, local, interface in local_addresses(facts):
+        if interface.up and not interface.loopback and wanted in network_of(local):
+            return name
+    return None
+
+
+def plain(address: str) -> str:
+    """Without a zone, and without the prefix of an IPv4 address mapped into IPv6."""
+    text = address.partition("%")[0].lower()
+    if "." in text:
+        return text[7:] if text.startswith("::ffff:") else text
+    return text
+
+
+def read_probes(results: Json) -> tuple[AddressProbe, ...]:
+    """Read what an agent, or a saved check of it, says of the addresses that it tried."""
+    return tuple(decode_each(AddressProbe, results))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from allranks.cluster.names import bracketed
 from allranks.protocol import node_names as names
 from allranks.protocol.command_words import read_command
+from allranks.protocol.plan_facts import gpu_count
 from allranks.settings.ray import RAY, START, without_head_options
 
 from ..environment import NodeLaunch, PlannedProcess
-from ..node_facts import gpu_count
 from .training_command import python_argv
 
 RUNNER = "runner_ray.py"  # agent/runner_ray.py, in the node directory
