@@ -7,7 +7,7 @@ import os
 import pytest
 
 from allranks.engines.kubernetes.engine import PodsLaunch, secret_objects
-from allranks.engines.skypilot.engine import TaskLaunch
+from allranks.engines.skypilot import TaskLaunch
 from allranks.settings import RunSpec
 
 

@@ -15,8 +15,8 @@ from tests.hosts.waiting import wait_until
 from tests.local.running import BOUND, LocalRun
 
 from allranks.cli.status import describe
+from allranks.engines import skypilot as sky
 from allranks.engines.remote import read_place
-from allranks.engines.skypilot import engine as sky
 from allranks.report.live import OutputView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument

@@ -17,7 +17,7 @@ from allranks.cli.fetch import FetchReport
 from allranks.cli.nodes import NodesReport
 from allranks.engines import dry_run, joined
 from allranks.engines.kubernetes.engine import PodsPlan
-from allranks.engines.skypilot.engine import TaskPlan
+from allranks.engines.skypilot import TaskPlan
 from allranks.engines.slurm.engine import SubmissionPlan
 from allranks.findings import Finding, Verdict
 from allranks.overlap.statement import OverlapDocument

@@ -15,7 +15,7 @@ from tests import forked
 from tests.hosts.waiting import BOUND
 from tests.ports import free_port
 
-from allranks.engines.skypilot.engine import ClusterOfRun, SkyFollower
+from allranks.engines.skypilot import ClusterOfRun, SkyFollower
 from allranks.runs.directory import RunDirectory
 from allranks.runs.view import View
 

@@ -44,7 +44,7 @@ class EngineEntry(NamedTuple):
 ENGINES = {
     "slurm": EngineEntry("slurm", "allranks.engines.slurm.engine"),
     "kubernetes": EngineEntry("k8s", "allranks.engines.kubernetes.engine"),
-    "skypilot": EngineEntry("sky", "allranks.engines.skypilot.engine"),
+    "skypilot": EngineEntry("sky", "allranks.engines.skypilot"),
     "join": EngineEntry("", "allranks.engines.joined"),
     "ssh": EngineEntry("hosts", "allranks.engines.hosts"),
     "local": EngineEntry("local", "allranks.engines.hosts"),

@@ -31,10 +31,10 @@ from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 
-from .. import zipapp
-from ..following import show_opening
-from ..program_lines import ProcessLines
-from ..remote import create_run, hidden_values, name_of
+from . import zipapp
+from .following import show_opening
+from .program_lines import ProcessLines
+from .remote import create_run, hidden_values, name_of
 
 # -- A run on SkyPilot's machines, from here ---------------------------------------------------------------------------
 
