@@ -19,8 +19,8 @@ from allranks.engines import following as loop
 from allranks.engines import settle
 from allranks.engines.following import follow, read_request
 from allranks.engines.signals import Signals
-from allranks.engines.slurm import ended, engine, following, jobs
-from allranks.engines.slurm.following import HOPELESS_LOOKS, JobFollower
+from allranks.engines.slurm import engine, jobs
+from allranks.engines.slurm.engine import HOPELESS_LOOKS, JobFollower
 from allranks.protocol.run_facts import Fact, RunStart, Stamped, write_line
 from allranks.report.live import OutputView
 from allranks.runs.directory import RunDirectory
@@ -137,7 +137,7 @@ def test_a_stop_that_slurm_did_not_hear_can_be_asked_again(monkeypatch: pytest.M
         if len(asked) == 1:
             raise jobs.SlurmError("scontrol gave no answer within 30 s")
 
-    monkeypatch.setattr(following, "end_job", end_job)
+    monkeypatch.setattr(engine, "end_job", end_job)
     follower = JobFollower(run, "12", view := Kept())
     requests = [signal.SIGINT, signal.SIGTERM, signal.SIGINT]
 
@@ -255,9 +255,9 @@ def test_a_controller_that_has_begun_may_write_its_own_end(
     monkeypatch.setattr(engine, "seconds_since_end", lambda job, now: now - end)
     monkeypatch.setattr(jobs, "look", lambda number: SlurmJob("12", "COMPLETED"))
     run.append(Stamped("", 1.0, None, RunStart(run.name, "")))
-    settle(run, end + ended.LATE / 2)
+    settle(run, end + engine.LATE / 2)
     assert run.read_document("result.json") is None
-    settle(run, end + ended.LATE * 2)
+    settle(run, end + engine.LATE * 2)
     assert run.read_document("result.json") is not None
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from allranks.errors import UsageError
 from allranks.protocol.frames import RANK_LOG, Stream
-from allranks.runs import index
+from allranks.runs import logs as index
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logs import LogWriter
 from allranks.runs.reading import LogReader

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from allranks.runs.logs import Block, blocks, offset_at, offset_until
+
 from .directory import RunDirectory, attempt_of, safe_name
-from .index import Block, blocks, offset_at, offset_until
 from .regular import data_ranges, open_regular, size_of
 
 CHUNK = 256 << 10

@@ -23,8 +23,15 @@ from allranks.plan.joining import OUTSIDE
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RENDERERS, RenderRequest
 from allranks.plan.render.kubernetes import manifests, master_name, pod_names, secret_manifest
-from allranks.plan.render.manifest import laid_over
-from allranks.plan.render.pod_spec import PodJob, grace_seconds, object_name, pod_template, rendered_name, secret_names
+from allranks.plan.render.pod_spec import (
+    PodJob,
+    grace_seconds,
+    laid_over,
+    object_name,
+    pod_template,
+    rendered_name,
+    secret_names,
+)
 from allranks.plan.render.podsettings import CONTAINER_FIELDS, POD_FIELDS, PodSettings
 from allranks.plan.render.yamltext import read_yaml, yaml_text
 from allranks.settings import RunSpec

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from allranks.errors import UsageError
 from allranks.exitcodes import CHECK_FAILED, HANG, INTERNAL, PROGRAM_FAILED, USAGE
+from allranks.plan.render.pod_spec import Manifest, Metadata
 from allranks.settings import RunSpec
 from allranks.settings.roles import as_toml, deal
 
-from .manifest import Manifest, Metadata
 from .pod_spec import ARCHIVE, CONTAINER, ROLES, RUN_LABEL, PodJob, grace_seconds, pod_template, rendered_name
 from .podsettings import KUEUE, QUEUE, PodSettings, read_pod_settings
 from .request import Rendered, RenderRequest
