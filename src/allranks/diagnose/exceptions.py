@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from allranks.protocol.codec import decode_parts
-from allranks.protocol.foreign import ErrorDetails, ErrorExtra, ErrorLink
+from allranks.protocol.foreign import ErrorDetails, ErrorExtra
 from allranks.protocol.jsontext import Json
 
 HEADER = "Traceback (most recent call last):\n"
@@ -75,9 +75,8 @@ class Raised(ExceptionLink):
     def from_error_file(cls, error: Mapping[str, Json]) -> Raised | None:
         """Read allranks' own part, else torchelastic's; None where neither is there."""
         ours = decode_parts(ErrorDetails, error.get("allranks"))
-        if ours.type:
-            described: tuple[ErrorDetails | ErrorLink, ...] = (ours, *ours.chain)
-            links = [ExceptionLink(k.type, k.text, k.file, k.line, k.function) for k in described]
+        if ours.raised.type:
+            links = [ExceptionLink(*link[:5]) for link in (ours.raised, *ours.chain)]
             return replace(_as_raised(links, ours.traceback), pid=ours.pid)
         message = error.get("message")
         of_torch = decode_parts(ErrorMessage, {"message": message} if isinstance(message, str) else message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Optional, Tuple, TypeVar
 
-from .codec import Annotated, DecodeError, decode, decode_each, decode_parts, encode, omit_empty, within
+from .codec import Annotated, DecodeError, decode, decode_each, decode_parts, encode, omit_empty, spread, within
 from .jsontext import Json, JsonObject, read_object
 from .orders import MOST_PATH, Rank, Step
 from .records import NamedTuple
@@ -114,15 +114,12 @@ class CalledGroup(NamedTuple):
     sequence: str = ""
 
 
+@spread("raised")
 @omit_empty("calls")
 class ErrorDetails(NamedTuple):
     """What allranks' runner adds to an error file. `calls` are its newest collectives, the oldest first."""
 
-    type: str = ""
-    text: str = ""
-    file: str = ""
-    line: Optional[int] = None
-    function: str = ""
+    raised: ErrorLink = ErrorLink()
     schema: int = 1
     module: str = ""
     t: Optional[float] = None
@@ -148,7 +145,7 @@ def clean_error(value: Json) -> Optional[JsonObject]:
     elif isinstance(message, str) and message:
         clean["message"] = message[:TRACE]
     details = _details(value.get("allranks"))
-    if details.type:
+    if details.raised.type:
         clean["allranks"] = encode(details)
     return clean or None
 
@@ -165,7 +162,7 @@ def _details(value: Json) -> ErrorDetails:
     calls = value.get("calls")
     recorded = [decode_parts(ErrorCall, call) for call in (calls if isinstance(calls, list) else [])[-CALLS:]]
     details = cut(decode_parts(ErrorDetails, outermost))
-    return details._replace(chain=tuple(chain), calls=tuple(map(cut, recorded)))
+    return details._replace(raised=cut(details.raised), chain=tuple(chain), calls=tuple(map(cut, recorded)))
 
 
 def clean_called(value: Json) -> Tuple[CalledGroup, ...]:
