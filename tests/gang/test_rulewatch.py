@@ -55,6 +55,11 @@ def test_a_rule_that_says_nothing_is_refused_with_what_is_right(text: str) -> No
         resolve({"fail_on": (text,), "command": ["train.py"]}, {}, {}, config_source="")
 
 
+def test_a_rule_whose_pattern_is_none_is_refused_with_the_reason() -> None:
+    with pytest.raises(UsageError, match=r"a regular expression of Python \(missing \)"):
+        resolve({"fail_on": ("output:(",), "command": ["train.py"]}, {}, {}, config_source="")
+
+
 def test_a_value_is_bad_at_once_or_for_as_long_as_the_rule_says() -> None:
     one = watch("loss=nan")
     assert shown(one, 1, [2.5, 2.25]) == []

@@ -67,15 +67,19 @@ class NotStarted(Exception):
 
 @omit_none
 class Stopped(NamedTuple):
-    """What became of a run that was to end. `how`: over, or by which means. `code`: what `stop` exits with for it."""
+    """What became of one run. `how`: over, or by which means it was ended. `code`: what `stop` exits with for it.
+
+    `error` says why it was not stopped. `job` is Slurm's. `unreached` are nodes that did not answer; `pid` is the
+    process that took the run over.
+    """
 
     run: str
     how: str
     code: int = DONE
-    job: str | None = None  # Slurm's, whose controller shows the end; else this process has written it
-    unreached: Sequence[str] | None = None  # nodes that did not answer
-    pid: int | None = None  # of the process that took the run over
-    error: str | None = None  # why it was not stopped
+    job: str | None = None  # its controller shows the end; without one this process has written it
+    unreached: Sequence[str] | None = None
+    pid: int | None = None
+    error: str | None = None
 
 
 class PreparedLaunch(Protocol):

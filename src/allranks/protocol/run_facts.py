@@ -242,13 +242,13 @@ class NodesChecked(NamedTuple):
 
 
 class WorkingTree(NamedTuple):
-    """The caller's working tree as --sync ships it, and where it lies on a node."""
+    """What --sync ships; `left_out` are checkpoints over `limit` bytes, with their sizes."""
 
     root: str
     files: int
     bytes: int  # that the files hold
     sha256: str = ""  # of the archive
-    left_out: Tuple[str, ...] = ()  # checkpoints over `limit` bytes, with their sizes
+    left_out: Tuple[str, ...] = ()
     limit: int = 0
     below: str = ""  # the caller's position below `root`, which the ranks take too
     packed: int = 0  # bytes of the archive

@@ -160,7 +160,11 @@ def several(each: Parser, expected: str, commas: bool = False) -> Parser:
         items = list(value)
         if commas:
             items = [word for item in items for word in str(item).split(",") if word]
-        return tuple(each.read(item) for item in items)
+        try:
+            return tuple(each.read(item) for item in items)
+        except ValueError as error:
+            why = str(error)
+            raise ValueError(expected if why in expected else f"{expected} ({why})") from None
 
     return Parser(read, each.metavar, each.choices, each.is_path, repeats=True)
 
