@@ -99,10 +99,10 @@ def auditor_of(tmp_path: Path, samples: dict[int, list[int]], attempt: int = 0) 
 @pytest.mark.parametrize("attempt", [0, 2])
 def test_rows_become_findings_and_a_document(tmp_path: Path, attempt: int) -> None:
     twins = {0: [0, 1, 2, 3], 1: [4, 5, 6, 7], 2: [0, 1, 2, 3], 3: [4, 5, 6, 7]}
-    whole = auditor_of(tmp_path, twins, attempt).conclude(LAYOUT, attempt)
-    assert [(f.id, f.status) for f in whole.findings] == [("data-same-samples", "fail")]
-    assert "ranks 0-1 and 2-3 read the same samples" in whole.findings[0].message
-    assert whole.fresh == whole.findings
+    findings, fresh = auditor_of(tmp_path, twins, attempt).conclude(LAYOUT, attempt)
+    assert [(f.id, f.status) for f in findings] == [("data-same-samples", "fail")]
+    assert "ranks 0-1 and 2-3 read the same samples" in findings[0].message
+    assert fresh == list(findings)
     folder = tmp_path / "evidence" / "audit" / ("attempt_2" if attempt else "")
     document = json.loads((folder / "audit.json").read_text())
     assert document["findings"][0]["id"] == "data-same-samples" and len(document["coverage"]) == 5
@@ -119,15 +119,15 @@ def test_what_was_told_on_the_way_is_not_told_again(tmp_path: Path) -> None:
 
     asyncio.run(look())
     assert [[f.id for f in event.findings] for event in fed] == [["data-not-sharded"]]
-    whole = auditor.conclude(LAYOUT, 0)
-    assert [f.id for f in whole.findings] == ["data-not-sharded"] and whole.fresh == ()
+    findings, fresh = auditor.conclude(LAYOUT, 0)
+    assert [f.id for f in findings] == ["data-not-sharded"] and fresh == []
 
 
 def test_a_mistake_of_ours_is_a_finding(tmp_path: Path) -> None:
     path = RunDirectory(tmp_path).log_path(0, "", AUDIT, 0, 0)
     path.parent.mkdir(parents=True)
     path.mkdir()  # can't be read
-    (found,) = Auditor(2, RunDirectory(tmp_path)).conclude(LAYOUT, 0).findings
+    ((found,), _) = Auditor(2, RunDirectory(tmp_path)).conclude(LAYOUT, 0)
     assert found.status == "unknown" and "failed itself" in found.message
 
 

@@ -11,7 +11,6 @@ import glob
 import os
 from typing import Dict, Iterable, List, Optional, Set, Tuple
 
-from allranks.protocol.records import NamedTuple
 from allranks.protocol.samples import NodeUsage
 
 from .cgroups import quota_groups, read_cpu_stat
@@ -24,18 +23,12 @@ SECTOR = 512  # bytes of a sector in /proc/diskstats, whatever the disk has
 MOST_PROCESSES = 1024  # of the ranks and their children that are counted
 
 
-class Counts(NamedTuple):
-    """Numbers that only grow, by name, and when they were read (monotonic seconds)."""
-
-    at: float
-    counts: Dict[str, float]
-
-
 class Sampler:
     """Gives what happened between two calls; the first gives None."""
 
     def __init__(self) -> None:
-        self._before: Optional[Counts] = None
+        self._before: Dict[str, float] = {}  # numbers that only grow, by name
+        self._before_at: Optional[float] = None  # monotonic seconds
         self._disks = set(os.listdir("/sys/block")) if os.path.isdir("/sys/block") else set()
         self._gpus = glob.glob("/sys/class/drm/card*/device/gpu_busy_percent")
 
@@ -50,12 +43,13 @@ class Sampler:
         _swap(counts)
         _network(counts)
         _disks(counts, self._disks)
-        before = self._before
-        self._before = Counts(now, counts)
-        if before is None or now <= before.at:
+        grown = {name: max(0.0, counts[name] - was) for name, was in self._before.items() if name in counts}
+        began = self._before_at
+        self._before = counts
+        self._before_at = now
+        if began is None or now <= began:
             return None
-        grown = {name: max(0.0, counts[name] - was) for name, was in before.counts.items() if name in counts}
-        return self._usage(grown, now - before.at, t)
+        return self._usage(grown, now - began, t)
 
     def _usage(self, grown: Dict[str, float], seconds: float, t: float) -> NodeUsage:
         def rate(name: str, places: int = 3) -> Optional[float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from allranks.data.arrivals import Arrivals
@@ -22,14 +21,6 @@ from .states import Audited
 from .tasks import start_task
 
 REPORTED = ("ok", "warn", "fail")  # while the program runs; what could not be seen is reported at the end
-
-
-@dataclass(frozen=True)
-class AuditResult:
-    """All that the audit of an attempt says; `fresh` has not been reported before."""
-
-    findings: tuple[Finding, ...]
-    fresh: tuple[Finding, ...]
 
 
 class Auditor:
@@ -88,8 +79,8 @@ class Auditor:
         except Exception as error:  # the program must not end because we cannot read
             return self._fresh([("", _failed(error))])
 
-    def conclude(self, layout: Layout, attempt: int) -> AuditResult:
-        """After the end of an attempt: everything, written to evidence/audit/ too."""
+    def conclude(self, layout: Layout, attempt: int) -> tuple[tuple[Finding, ...], list[Finding]]:
+        """After the end of an attempt: everything, written to evidence/audit/ too, and what was not reported before."""
         self._begin(attempt)
         try:
             rows = self._rows(layout)
@@ -101,7 +92,7 @@ class Auditor:
             coverage = []
         self._write(findings, coverage)
         reported = {id for _, id in self._reported}
-        return AuditResult(findings, tuple(f for f in findings if f.id not in reported))
+        return findings, [f for f in findings if f.id not in reported]
 
     def _rows(self, layout: Layout) -> list[Row]:
         return [row for rank in sorted(layout) for row in read_rows(self._path(rank), rank)]

@@ -8,7 +8,6 @@ run directory. What is over a bound is dropped and counted; the node goes on, an
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
 
 from allranks.protocol.frames import FOLLOWED, NODE_LOG, RANK_LOG, RAS, Stream
 from allranks.protocol.jsontext import DecodeError
@@ -102,22 +101,12 @@ def _require_ranks(ranks: Iterable[int], owned: Collection[int]) -> None:
         raise DecodeError(f"rank {foreign} is not of this node")
 
 
-class UsedRoom(NamedTuple):
-    """How much of the room in events.jsonl a node has used, at a time by the clock of the limits."""
-
-    size: float = 0.0
-    at: float = 0.0
-
-    def at_time(self, now: float) -> UsedRoom:
-        """Return what is left of it at a later time."""
-        return UsedRoom(max(0.0, self.size - NOTED_PER_SECOND * (now - self.at)), now)
-
-
 class LogRoom:
     """One node's room in the log of a run. `over` counts the messages that found none."""
 
     def __init__(self) -> None:
-        self._spent = UsedRoom()
+        self._spent = 0.0  # bytes, less what time has given back
+        self._spent_at = 0.0  # by the clock of the limits
         self._attempt = 0
         self.over = 0
 
@@ -125,16 +114,17 @@ class LogRoom:
         """Tell whether a message may be acted upon; one that may not is counted. A beat costs nothing."""
         if isinstance(message, PongMessage):
             return True
-        self._spent = self._spent.at_time(now)
+        self._spent = max(0.0, self._spent - NOTED_PER_SECOND * (now - self._spent_at))
+        self._spent_at = now
         if attempt != self._attempt:
             self._attempt = attempt
-            self._spent = self._spent._replace(size=min(self._spent.size, MOST_NOTED - ATTEMPT_NOTED))
+            self._spent = min(self._spent, MOST_NOTED - ATTEMPT_NOTED)
         most = 2 * MOST_NOTED if isinstance(message, ESSENTIAL) else MOST_NOTED
-        if self._spent.size < most:
+        if self._spent < most:
             return True
         self.over += 1
         return False
 
     def spend(self, size: int) -> None:
         """Take what a message has led to."""
-        self._spent = self._spent._replace(size=self._spent.size + size)
+        self._spent += size

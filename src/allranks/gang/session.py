@@ -365,11 +365,11 @@ class Session:
             return
         from allranks.data.case import CHECK as OF_DATA  # imported late: only an audit needs it
 
-        conclusion = auditor.conclude(roster.layout(), roster.attempt)
-        for one in gang.running.audit_findings(conclusion.fresh):
+        findings, fresh = auditor.conclude(roster.layout(), roster.attempt)
+        for one in gang.running.audit_findings(fresh):
             self.controller.note(one)
         rest = [one for one in roster.findings if one.check != OF_DATA]
-        roster.findings = [*rest, *gang.running.audit_findings(conclusion.findings)]
+        roster.findings = [*rest, *gang.running.audit_findings(findings)]
 
     def _judge_test(self, roster: Roster, verdict: Verdict | None) -> str:
         """After the collective tests: the program follows where they passed; they are not repeated."""

@@ -61,14 +61,6 @@ class Look:
     links: list[LinkCount] = field(default_factory=list)
 
 
-@dataclass
-class LinksAt:
-    """The counters of connections at a look, to be compared with the next."""
-
-    at: float
-    links: list[LinkCount]
-
-
 class StragglerWatch:
     """The part of a running gang that watches for slow ranks and links."""
 
@@ -87,7 +79,8 @@ class StragglerWatch:
         self._harmless: dict[int, float] = {}  # lateness of ranks that were late from the start, for no known reason
         self._warned: dict[int, int] = {}  # looks since the last in which the rank was late
         self.late_since: dict[int, float] = {}  # of ranks that were warned of: the time of the change
-        self._links: LinksAt | None = None
+        self._links: list[LinkCount] | None = None  # counters at the look before
+        self._links_at = 0.0
         self._slow_links: dict[tuple[str, str], int] = {}  # looks in a row
         self._warned_links: set[tuple[str, str]] = set()
         self._steps: list[tuple[float, int]] = []
@@ -299,12 +292,13 @@ class StragglerWatch:
 
     def _judge_links(self, look: Look, now: float) -> list[Action]:
         before = self._links
-        self._links = LinksAt(now, look.links)
+        seconds = now - self._links_at
+        self._links = look.links
+        self._links_at = now
         if before is None:
             return []
         roster = self.roster
-        seconds = now - before.at
-        links = links_between(before.links, look.links, seconds, roster.node_of_rank(), roster.node_at)
+        links = links_between(before, look.links, seconds, roster.node_of_rank(), roster.node_at)
         slow = {(one.link.sender, one.link.receiver): one for one in find_slow_links(links)}
         self._slow_links = {ends: self._slow_links.get(ends, 0) + 1 for ends in slow}
         confirmed = [ends for ends, looks in self._slow_links.items() if looks >= 2]
