@@ -113,7 +113,9 @@ class DryRun:
 
     def __init__(self, spec: RunSpec, cluster: Cluster, role: Role, controller: str = "") -> None:
         run = f"{spec.places.name}-<time>"
-        run_names = RunContext(run, "<uid>", "", "", os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs"))
+        run_names = RunContext(
+            run, "<uid>", "", "", os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs")
+        )
         self._spec = spec
         self._avoided = cluster.avoided
         self._is_here = not controller
