@@ -232,7 +232,7 @@ class LaunchElsewhere:
         spec = self._spec
         named = {name: os.environ[name] for name in spec.launch.forward if name in os.environ}
         places = environments(os.environ)
-        found = {"VIRTUAL_ENV": places.virtual_env or places.own, "CONDA_PREFIX": places.conda_prefix}
+        found = {"VIRTUAL_ENV": places.virtual_env or places.own_environment, "CONDA_PREFIX": places.conda_prefix}
         size = self._resolved.expected_world_size
         if spec.limits.pg_timeout is not None and not spec.limits.pg_timeout_forced:
             found["COLOSSALAI_DIST_TIMEOUT"] = f"{spec.limits.pg_timeout:g}"
