@@ -595,7 +595,7 @@ _TABLE = (
            next_step="Run `df -h {path}; ls -ld {path}` on {node}, and look at its `allranks logs`",
            fix="Correct what it refuses, name another place with --node-dir, or run without --sync where every node "
                "has the code",
-           charge=N, ends=Ends.NODE_OR_PROGRAM),
+           charge=Charge.LIMIT, ends=Ends.NODE_OR_PROGRAM),
     _cause("uneven-data", "ranks ran out of data at different steps",
            next_step="Compare the number of batches of all ranks",
            fix="Use DistributedSampler(drop_last=True), equal shards, or `with model.join():`",
