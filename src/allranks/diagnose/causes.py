@@ -835,7 +835,7 @@ _TABLE = (
     _cause("agent-killed", "allranks' own process on a node was killed or stopped",
            next_step="Run `journalctl -k | grep -i 'killed process'; ps -eo pid,stat,args | grep allranks` on {node}",
            fix="Ask who did it (pkill, an administrator, a limit, a frozen container), and run again",
-           charge=Charge.KILLED, ends=Ends.NODE_OR_PROGRAM),
+           charge=Charge.KILLED, ends=Ends.NODE),
     _cause("controller-paused", "the launching machine slept, or allranks was stopped there for as long as the lease",
            next_step="Run `journalctl --since -1h | grep -i suspend` on the launching machine",
            fix="Start the run with --detach on a machine that stays awake, or with a longer --lease",

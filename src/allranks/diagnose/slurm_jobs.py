@@ -557,7 +557,7 @@ def task_failed(node: str, why: str, started: bool, evidence: tuple[str, ...], a
     cause = "slurm-config"
     if started:
         what = "srun ended the step because of its task there"
-        cause = "unknown"
+        cause = "agent-killed" if why == "Killed" else "unknown"
     if _DEAD.search(why):
         cause = "node-network-down"
     remedy = f"`sinfo -n {node} -R; scontrol show node {node}` says more. {advice.without(node)}"

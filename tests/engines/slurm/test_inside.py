@@ -139,7 +139,7 @@ def test_the_task_that_srun_ended_the_step_for() -> None:
     assert nodes_at_fault(TASK_KILLED, ORDER) == {"h2": "Killed"}
     assert nodes_at_fault(TASK_FAILED, ORDER) == {"h2": "Exited with exit code 1"}
     finding = step_ended(TASK_KILLED, nodes_at_fault(TASK_KILLED, ORDER), NODES, 137)
-    assert (finding.where.node, finding.id, finding.check) == ("h2", "unknown", "slurm")
+    assert (finding.where.node, finding.id, finding.check) == ("h2", "agent-killed", "slurm")
     assert finding.message == "h2: srun ended the step because of its task there: Killed"
 
 
