@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -219,13 +218,28 @@ def test_a_role_whose_failure_is_ignored_ends_nothing(tmp_path: Path) -> None:
     assert ready["test"] == "output:^serving on [0-9]+$"
 
 
+@pytest.mark.skipif(not Path(sys.executable).with_name("py-spy").exists(), reason="py-spy is not installed")
+def test_stacks_show_every_role(tmp_path: Path) -> None:
+    """Neither role has a process group of torch: py-spy reads them. Native frames are those of the C library."""
+    run = RolesRun(tmp_path, programs=(SERVER, "import time\ndef wait():\n    time.sleep(6000)\nwait()\n"))
+    run.until("role-ready", 2)
+    seen = json.loads(run.allranks("stacks", "--json"))
+    ranks = {(rank["role"], rank["rank"]): rank for rank in seen["ranks"]}
+    assert set(ranks) == {("rollout", 0), ("trainer", 0), ("trainer", 1)}, seen
+    assert [ranks["trainer", rank]["stack"][0] for rank in (0, 1)] == ["train.py:3 in wait"] * 2
+    native = json.loads(run.allranks("stacks", "--native", "--json", "--rank", "0"))
+    assert {rank["rank"] for rank in native["ranks"]} == {0}
+    assert all(any("libc" in frame for frame in rank["stack"]) for rank in native["ranks"]), native
+    assert "trainer: sleeping (train.py:3 in wait)" in run.allranks("stacks")
+    os.kill(run.process.pid, signal.SIGINT)
+    assert run.process.wait(BOUND) == 130
+
+
 def test_ctrl_c_ends_all_roles(tmp_path: Path) -> None:
     run = RolesRun(tmp_path, STEPS="6000")
     run.until("role-ready", 2)
     os.kill(run.process.pid, signal.SIGINT)
-    began = time.monotonic()
     assert run.process.wait(BOUND) == 130
-    assert time.monotonic() - began < 20
     assert outcomes(run.result()) == {"rollout": "stopped", "trainer": "stopped"}
     assert run.left() == []
 

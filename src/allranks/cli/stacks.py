@@ -22,11 +22,12 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import RankStatus
 from allranks.runs.questions import NodeStacks, StacksAnswer, StacksQuestion, ask, controller_here
 from allranks.runs.regular import size_of
-from allranks.text import count_of, format_elapsed, format_ranks, group, join_words, name_with, with_reason
+from allranks.text import count_of, cut, format_elapsed, format_ranks, group, join_words, name_with, with_reason
 
 from .chosen_run import find_run
 
 SHOWN_FRAMES = 12  # of each entry; --json has all of them
+SHOWN_WIDTH = 116  # characters of a frame: names of C++ templates have thousands
 FETCH_SECONDS = 10.0  # until what a dump has kept is here
 
 
@@ -230,7 +231,7 @@ def _group_lines(report: StacksReport, of_group: SeenRanks, colour: bool) -> Ite
     details += dict.fromkeys(one.error for one in members if one.error)
     if any(details):
         yield paint(f"  {join_words(list(filter(None, details)))}", DIM, colour)
-    yield from (f"    {frame}" for frame in of_group.stack[:SHOWN_FRAMES])
+    yield from (f"    {cut(frame, SHOWN_WIDTH)}" for frame in of_group.stack[:SHOWN_FRAMES])
     if len(of_group.stack) > SHOWN_FRAMES:
         yield f"    … and {len(of_group.stack) - SHOWN_FRAMES} more"
 
