@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bench.chaos.elsewhere import JOIN_STRIKES, SLURM_STRIKES
+from bench.chaos.elsewhere import AWAY_STRIKES, JOIN_STRIKES, SLURM_STRIKES
 from bench.chaos.faults import BY_NAME, FAULTS, Ends, Fault, Target, Way, When, codes
 from bench.chaos.judge import Accused, Invariant, Printed, Seen, TrainedStep, judge, unknown
 from bench.chaos.plan import LAST_STEP, STEPS, Moment, Round, draw, fault_of
@@ -36,7 +36,8 @@ def test_rounds_are_within_what_was_asked_for() -> None:
     rounds = [draw(seed, number) for seed in (1, 2) for number in range(400)]
     for round_ in rounds:
         fault = fault_of(round_)
-        assert 3 <= round_.hosts <= 6 and (round_.spares >= 1) == (fault.way is Way.SSH) and 2 <= round_.world_size <= 6
+        has_spares = fault.way in (Way.SSH, Way.ELSEWHERE)
+        assert 3 <= round_.hosts <= 6 and (round_.spares >= 1) == has_spares and 2 <= round_.world_size <= 6
         assert round_.rank < round_.world_size and round_.rank // round_.nproc == round_.rank // round_.nproc
         assert round_.peer != round_.node and round_.peer < round_.nodes
         assert fault.lasting[0] <= round_.lasting <= fault.lasting[1]
@@ -55,7 +56,8 @@ def test_rounds_are_within_what_was_asked_for() -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_every_fault_has_its_bound_and_is_carried_out(fault: Fault) -> None:
     assert 10 <= fault.bound <= 180 and fault.what
-    assert fault.name in {Way.SSH: STRIKES, Way.JOIN: JOIN_STRIKES, Way.SLURM: SLURM_STRIKES}[fault.way]
+    strikes = {Way.SSH: STRIKES, Way.JOIN: JOIN_STRIKES, Way.SLURM: SLURM_STRIKES, Way.ELSEWHERE: AWAY_STRIKES}
+    assert fault.name in strikes[fault.way]
     assert set(fault.causes) <= set(CAUSES)
     for on_hang in ("stop", "restart"):
         for is_started in (True, False):
@@ -63,7 +65,7 @@ def test_every_fault_has_its_bound_and_is_carried_out(fault: Fault) -> None:
 
 
 def test_nothing_is_carried_out_that_has_no_row() -> None:
-    assert {*STRIKES, *JOIN_STRIKES, *SLURM_STRIKES} == set(BY_NAME) and len(BY_NAME) == len(FAULTS)
+    assert {*STRIKES, *JOIN_STRIKES, *SLURM_STRIKES, *AWAY_STRIKES} == set(BY_NAME) and len(BY_NAME) == len(FAULTS)
     assert set(PREPARED) <= set(BY_NAME)
 
 
