@@ -34,7 +34,7 @@ from typing import Any
 from allranks.cluster.hostlist import expand
 from allranks.diagnose.hangs.attribute import read_ras
 from allranks.diagnose.logs.lines import read_line
-from allranks.diagnose.signatures import Role, row_of
+from allranks.diagnose.signatures import Sign, row_of
 from allranks.errors import UsageError
 from allranks.kernel_lines import kernel_line_kind
 from allranks.text import count_of
@@ -341,7 +341,7 @@ def blaming(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     for line in lines:
         for read in read_line(line):
             taken = row_of(read.text)
-            if taken is not None and taken[0].role is Role.ROOT:
+            if taken is not None and taken[0].role is Sign.ROOT:
                 yield taken[0].id, line
 
 

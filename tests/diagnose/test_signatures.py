@@ -13,7 +13,7 @@ from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.logs.lines import read_line
 from allranks.diagnose.logs.scan import Filter
 from allranks.diagnose.rules import LOG_RULES, SOURCES
-from allranks.diagnose.signatures import BY_ID, ROWS, Role, Row, Scope, cause_of, lost_peer, row_of, row_of_exception
+from allranks.diagnose.signatures import BY_ID, ROWS, Row, Scope, Sign, cause_of, lost_peer, row_of, row_of_exception
 
 if sys.version_info >= (3, 11):
     from re import _parser as regex_parser  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ def test_an_example_of_an_exception_or_an_agent_is_taken_by_its_row(identity: st
         kind, _, said = text.partition(": ")
         if Scope.AGENT in row.scope:
             assert cause_of(text) == row.cause, text
-        elif row.role is Role.CASCADE:
+        elif row.role is Sign.CASCADE:
             assert lost_peer(kind, said) == identity, text
         else:
             taken = row_of_exception(kind, said, TRACES.get(identity, ""))
@@ -122,7 +122,7 @@ def test_every_row_has_an_example_and_a_source() -> None:
 
 
 def test_every_row_that_decides_names_a_label() -> None:
-    deciding = [r for r in ROWS if r.role in (Role.ROOT, Role.WEAK, Role.SYMPTOM)]
+    deciding = [r for r in ROWS if r.role in (Sign.ROOT, Sign.WEAK, Sign.SYMPTOM)]
     assert {r.cause for r in deciding} <= set(CAUSES)
     assert {r.also for r in ROWS if r.also} <= set(CAUSES)
 

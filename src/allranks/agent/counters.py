@@ -199,7 +199,7 @@ class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
-class _Field(ctypes.Structure):
+class _FieldValue(ctypes.Structure):
     _fields_ = (
         ("id", ctypes.c_uint),
         ("scope", ctypes.c_uint),
@@ -280,7 +280,7 @@ class Nvml:
         )
 
     def _nvlink_errors(self, device: ctypes.c_void_p) -> int:
-        fields = (_Field * len(NVLINK_TOTALS))(*(_Field(id=number) for number in NVLINK_TOTALS))
+        fields = (_FieldValue * len(NVLINK_TOTALS))(*(_FieldValue(id=number) for number in NVLINK_TOTALS))
         if self._call("nvmlDeviceGetFieldValues", device, len(fields), fields):
             return 0
         # The kind says unsigned int (1) or longer; a smaller one leaves the rest of the union as it was.

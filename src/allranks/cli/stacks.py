@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from allranks.diagnose.hangs.doing import ActivityKind, Doing, doing, read_sample
-from allranks.diagnose.hangs.recorder import Recording, read_recording
+from allranks.diagnose.hangs.recorder import RankRecording, read_recording
 from allranks.diagnose.hangs.stacks import Frame, py_spy_frames
 from allranks.diagnose.words import name_by_node
 from allranks.errors import UsageError
@@ -178,7 +178,7 @@ def _seen(node: NodeStacks, sample: StackSample, done: Doing, known: RankStatus,
     )
 
 
-def newest_collective(recording: Recording) -> tuple[str, bool]:
+def newest_collective(recording: RankRecording) -> tuple[str, bool]:
     """Name the first call of a rank that is not done, else its newest, with the group; and whether it is done."""
     standing = recording.stands_at
     for of_group, transfers in recording.transfers.items():

@@ -29,7 +29,7 @@ from .logs.sightings import Evidence, quoted
 from .rules import FAILURE_RULES, LOG_RULES, RULES
 from .rules.failures import CLOCK_ERROR, failures
 from .rules.log_ends import ENDED, locate
-from .signatures import Role
+from .signatures import Sign
 from .values import find_value
 from .words import DECIDE_AT_START, name_ranks, short
 from .worlds import read_worlds
@@ -297,7 +297,7 @@ def _nothing(logs: Evidence) -> Verdict:
     message = f"nothing in these logs says why{ends_with}"
     evidence = tuple(quoted(line) for line in last)
     remedy = UNKNOWN.remedy(reader=FixReader.LOGS, worlds=logs.worlds)
-    if last and all(sighting.row.role is Role.HARMLESS for sighting in logs.sightings):
+    if last and all(sighting.row.role is Sign.HARMLESS for sighting in logs.sightings):
         if _ENDED_WELL.search(last[-1].text):
             message = f"no line of these logs tells of a failure{ends_with}"
         else:

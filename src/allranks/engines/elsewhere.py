@@ -166,7 +166,7 @@ class LaunchElsewhere:
 
     def run(self, quiet: bool, as_json: bool) -> int:
         """Start it, and show what it prints. Return its exit code. Raise AllranksError where nothing has begun."""
-        there = Host(self._node, self._spec.launch.ssh_options)
+        there = ControllerHost(self._node, self._spec.launch.ssh_options)
         program = there.program(self._spec.launch.agent_python)
         answer = there.shell.ask(MAKE % {name: shlex.quote(text) for name, text in self._made(program, quiet, as_json)})
         there.shell.close()
@@ -260,7 +260,7 @@ def _hosts_there(spec: RunSpec) -> tuple[str, str]:
     return shlex.quote(expand_groups(hosts, os.environ) if has_groups(hosts) else hosts), ""
 
 
-class Host:
+class ControllerHost:
     """A host that has allranks, or gets it: words that are said there."""
 
     def __init__(self, node: Node, ssh_options: Sequence[str]) -> None:
@@ -350,7 +350,7 @@ def _carry(argv: Sequence[str], is_terminal: bool) -> int:
 
 def say_there(verb: str, words: Sequence[str], host: str, ssh_options: Sequence[str] = ()) -> int:
     """Say a verb on a host, in the directory of this name where that has one. Return its exit code."""
-    there = Host(node_named(host), ssh_options)
+    there = ControllerHost(node_named(host), ssh_options)
     program = there.program()
     there.shell.close()
     go = f"cd {shlex.quote(os.getcwd())} 2>/dev/null || cd"

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from allranks.cores import usable_cores
 from allranks.diagnose.hangs.pickled import read_pickle
-from allranks.diagnose.hangs.recorder import Recording, read_recording, read_torch_dump, with_members, with_silent
+from allranks.diagnose.hangs.recorder import RankRecording, read_recording, read_torch_dump, with_members, with_silent
 from allranks.diagnose.logs.lines import LogLine, from_name, read_line
 from allranks.diagnose.logs.scan import Filter, last_lines
 from allranks.diagnose.logs.sightings import Evidence
@@ -280,7 +280,7 @@ def _begun(line: bytes, more: bytes) -> bytes:
     return (line + more)[:LONGEST]
 
 
-def evidence(logs: Iterable[tuple[Path, list[LogPart]]], recordings: Sequence[Recording] = ()) -> Evidence:
+def evidence(logs: Iterable[tuple[Path, list[LogPart]]], recordings: Sequence[RankRecording] = ()) -> Evidence:
     """Collect the lines of all logs, in the order of time where they tell it, with the flight recorders beside them."""
     lines: list[LogLine] = []
     tail: list[LogLine] = []
@@ -329,7 +329,7 @@ _FIRST = (PICKLE, b"{")
 class FlightDumps:
     """What torch's recorders say, and the files they stand in. `unread`: why a file could not be read."""
 
-    recordings: list[Recording] = field(default_factory=list)
+    recordings: list[RankRecording] = field(default_factory=list)
     files: set[Path] = field(default_factory=set)
     unread: dict[Path, str] = field(default_factory=dict)
 
@@ -350,7 +350,7 @@ def read_dumps(files: Iterable[Path]) -> FlightDumps:
     A file is opened once, and read only where its name and its first byte are those of a dump.
     """
     dumps = FlightDumps()
-    newest: dict[int, tuple[float, Recording]] = {}
+    newest: dict[int, tuple[float, RankRecording]] = {}
     left = ALL_DUMPS
     for path in files:
         if not is_named_as_dump(path):
@@ -378,7 +378,7 @@ def read_dumps(files: Iterable[Path]) -> FlightDumps:
     return dumps
 
 
-def _read(path: Path, data: bytes, most: int) -> Recording:
+def _read(path: Path, data: bytes, most: int) -> RankRecording:
     if len(data) > most:
         raise DecodeError(f"expected a dump of at most {most} bytes")
     rank = _rank_of(path)

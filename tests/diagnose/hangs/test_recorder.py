@@ -10,7 +10,7 @@ from tests.diagnose.hangs.test_attribute import NAMES, at, in_collective, seen
 from allranks.diagnose.hangs.attribute import MISMATCH, STRAGGLER, attribute
 from allranks.diagnose.hangs.doing import Doing
 from allranks.diagnose.hangs.frontier import Account, CollectiveFault, account
-from allranks.diagnose.hangs.recorder import Recording, read_recording
+from allranks.diagnose.hangs.recorder import RankRecording, read_recording
 from allranks.findings import Hang
 
 WAITS = seen(in_collective())
@@ -42,7 +42,7 @@ def recorder(ranks: tuple[int, ...], *entries: tuple[int, bool]) -> dict[str, An
     return answer(*(entry(seq, done) for seq, done in entries), groups={"0": ranks})
 
 
-def read(*found: dict[str, Any]) -> list[Recording]:
+def read(*found: dict[str, Any]) -> list[RankRecording]:
     return [read_recording(rank, item) for rank, item in enumerate(found)]
 
 

@@ -18,7 +18,7 @@ from allranks.text import count_of, group, join_words, name_with, plural
 from ..words import name_by_node, numbers
 from .doing import AT_LOCK, ActivityKind, Doing
 from .frontier import CONDITION, PAIRS, Account, CollectiveFault, account, read_account
-from .recorder import Recording
+from .recorder import RankRecording
 from .stacks import Stack
 
 STRAGGLER = "straggler"
@@ -29,7 +29,7 @@ Names = Mapping[int, str]
 
 
 def attribute(
-    doings: Mapping[int, Doing], ended: Sequence[int], names: Names, recordings: Sequence[Recording] = ()
+    doings: Mapping[int, Doing], ended: Sequence[int], names: Names, recordings: Sequence[RankRecording] = ()
 ) -> Hang | None:
     """Name the ranks that keep the others waiting; None where no rank waits for another, and none is stopped.
 
@@ -48,7 +48,7 @@ def attribute(
     return hang._replace(evidence=(*recorded.lines[:1], *hang.evidence, *recorded.lines[1:]))
 
 
-def _standing(recording: Recording, item: Doing | None) -> Recording:
+def _standing(recording: RankRecording, item: Doing | None) -> RankRecording:
     """Leave out isend and irecv where the rank does not wait for one: it sleeps at a lock then, in C++."""
     if recording.waiting is None and item is not None and _may_wait(item, is_on_device=False):
         return recording
@@ -59,7 +59,7 @@ def _standing(recording: Recording, item: Doing | None) -> Recording:
     return replace(recording, transfers={of_group: ones for of_group, ones in transfers.items() if ones})
 
 
-def _queued(doings: Mapping[int, Doing], recordings: Sequence[Recording]) -> dict[int, Doing]:
+def _queued(doings: Mapping[int, Doing], recordings: Sequence[RankRecording]) -> dict[int, Doing]:
     """Find the ranks that wait for a collective without a call of torch.distributed on their stack.
 
     With NCCL they spin anywhere in the program. With Gloo `work.wait()` of an asynchronous call is C++, and sleeps at

@@ -16,7 +16,7 @@ from allranks.text import group, join_words, plural
 
 from ..candidate import Reading, Strength
 from ..words import count_ranks, name_by_node
-from .recorder import DEFAULT, RecordedGroup, RecorderEntry, Recording, Transfer, TransferEnds, ranks_by_call
+from .recorder import DEFAULT, RankRecording, RecordedGroup, RecorderEntry, Transfer, TransferEnds, ranks_by_call
 
 SAID = 2  # collectives that a message names
 EVIDENCE = 3
@@ -185,7 +185,7 @@ class Unmatched:
         return f"rank {self.rank} is in {self.transfer.name}{self.group}, which has not called the {other}"
 
 
-def account(recordings: Sequence[Recording]) -> Account | None:
+def account(recordings: Sequence[RankRecording]) -> Account | None:
     """Find what everything waits for; None where no recorder has anything unfinished or unlike."""
     by_rank = {r.rank: r for r in recordings if not r.error}
     mute = {r.rank for r in recordings if r.error}  # of ranks that were not asked nothing follows
@@ -235,7 +235,7 @@ def _comes_first(reason: Stall | Unmatched, blamed: Collection[int]) -> bool:
     return isinstance(reason, Unmatched) and (not blamed or reason.rank in blamed)
 
 
-def _called_by_all(stalls: Sequence[Stall], by_rank: Mapping[int, Recording], unheard: Sequence[str]) -> Account:
+def _called_by_all(stalls: Sequence[Stall], by_rank: Mapping[int, RankRecording], unheard: Sequence[str]) -> Account:
     """Make the account of collectives that all members have called alike, and that do not come to an end."""
     behind = next((stall for stall in stalls if stall.is_stuck and len(stall.waiting) <= len(stall.through)), None)
     if behind is not None:
@@ -253,12 +253,12 @@ def _called_by_all(stalls: Sequence[Stall], by_rank: Mapping[int, Recording], un
 # -- what is unfinished ----------------------------------------------------------------------------------
 
 
-def _groups(recordings: Iterable[Recording]) -> list[RecordedGroup]:
+def _groups(recordings: Iterable[RankRecording]) -> list[RecordedGroup]:
     names = {group for r in recordings for group in r.entries}
     return sorted(names, key=lambda g: (g.desc != DEFAULT, len(g.name), g.name, g.ranks))
 
 
-def _stalls(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Iterator[Stall]:
+def _stalls(group: RecordedGroup, by_rank: Mapping[int, RankRecording], mute: Collection[int]) -> Iterator[Stall]:
     """Give the collectives of a group that ranks stand in, the earliest first.
 
     Of each rank its first unfinished one counts. What it has queued behind that holds no rank.
@@ -274,7 +274,7 @@ def _stalls(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collec
         yield Stall(group, seq, inside, absent, silent, through)
 
 
-def _unlike(group: RecordedGroup, by_rank: Mapping[int, Recording]) -> Iterator[Stall]:
+def _unlike(group: RecordedGroup, by_rank: Mapping[int, RankRecording]) -> Iterator[Stall]:
     """Give the first collective of a group that its members have called unlike each other, though it may have ended.
 
     Gloo lets some of them pass, and what follows from it fails elsewhere: it counts where nothing unfinished explains
@@ -294,7 +294,7 @@ def _unlike(group: RecordedGroup, by_rank: Mapping[int, Recording]) -> Iterator[
             return
 
 
-def _unequal(group: RecordedGroup, by_rank: Mapping[int, Recording]) -> Iterator[Unequal]:
+def _unequal(group: RecordedGroup, by_rank: Mapping[int, RankRecording]) -> Iterator[Unequal]:
     """Give the sends whose receive is of another size or type: of two ranks the unfinished ones pair by order.
 
     Where the two have a different number of them, one is done on one side, and so nothing follows.
@@ -311,7 +311,9 @@ def _unequal(group: RecordedGroup, by_rank: Mapping[int, Recording]) -> Iterator
                 yield Unequal(group, one, other)
 
 
-def _unmatched(group: RecordedGroup, by_rank: Mapping[int, Recording], mute: Collection[int]) -> Iterator[Unmatched]:
+def _unmatched(
+    group: RecordedGroup, by_rank: Mapping[int, RankRecording], mute: Collection[int]
+) -> Iterator[Unmatched]:
     """Give the sends and receives whose other end is not there: of two ranks the unfinished ones pair by order.
 
     Where both ranks have counted all of them, the k-th of one pairs with the k-th of the other.
@@ -348,7 +350,7 @@ def _by_peer(transfers: Iterable[Transfer]) -> dict[tuple[int, bool], list[Trans
     return group(transfers, lambda transfer: (transfer.peer, transfer.is_send))
 
 
-def _matched(groups: Iterable[RecordedGroup], by_rank: Mapping[int, Recording]) -> set[tuple[int, int]]:
+def _matched(groups: Iterable[RecordedGroup], by_rank: Mapping[int, RankRecording]) -> set[tuple[int, int]]:
     """List the pairs of ranks that stand at both ends of a transfer."""
     ends = Counter[tuple[int, int, int, bool]]()
     for at, of_group in enumerate(groups):
@@ -443,7 +445,7 @@ def terminal_components(edges: Mapping[Hashable, Collection[Hashable]]) -> list[
     return [component for at, component in enumerate(components) if at not in leaving]
 
 
-def _idle(by_rank: Mapping[int, Recording]) -> set[int]:
+def _idle(by_rank: Mapping[int, RankRecording]) -> set[int]:
     """Find the ranks that stand in nothing while the job stands still, whether or not one waits for them already.
 
     Gloo records no sends and receives, so there it proves nothing. Where most ranks are idle it does not either.
@@ -455,7 +457,7 @@ def _idle(by_rank: Mapping[int, Recording]) -> set[int]:
     return idle
 
 
-def _unstarted(stalls: Iterable[Stall], by_rank: Mapping[int, Recording]) -> tuple[Stall, tuple[int, ...]] | None:
+def _unstarted(stalls: Iterable[Stall], by_rank: Mapping[int, RankRecording]) -> tuple[Stall, tuple[int, ...]] | None:
     """Find the few ranks whose device has not begun what it has on the others: something else keeps it.
 
     Only where the rank has nothing unfinished before it.
@@ -506,7 +508,7 @@ def _blamed(
     return Account(case, tuple(sorted({*absent, *stuck})), "; ".join(sentences[:SAID]), (*evidence, *lines))
 
 
-def _votes(culprits: Set[int], groups: Iterable[RecordedGroup], by_rank: Mapping[int, Recording]) -> list[str]:
+def _votes(culprits: Set[int], groups: Iterable[RecordedGroup], by_rank: Mapping[int, RankRecording]) -> list[str]:
     """Count the groups at a stand in which each culprit is behind the others."""
     behind = Counter[int]()
     member = Counter[int]()

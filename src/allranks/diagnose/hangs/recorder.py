@@ -195,7 +195,7 @@ class TransferEnds(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recording:
+class RankRecording:
     """What one rank's recorder has; `error` says why there is nothing. `transfers` are those that are not done.
 
     `posted` counts all sends and receives that there have been, where something counts them.
@@ -399,14 +399,14 @@ def ranks_by_call(entries: Mapping[int, RecorderEntry]) -> list[list[int]]:
     return sorted(by_kind.values(), key=lambda ranks: (-len(ranks), ranks))
 
 
-def read_recording(rank: int, answer: Mapping[str, Json]) -> Recording:
+def read_recording(rank: int, answer: Mapping[str, Json]) -> RankRecording:
     """Read the answer of a rank's helper."""
     try:
         dump = decode(Dump, answer)
     except DecodeError:
-        return Recording(rank, error="its flight recorder gave a document that cannot be read")
+        return RankRecording(rank, error="its flight recorder gave a document that cannot be read")
     if dump.error or not dump.recorders:
-        return Recording(rank, error=dump.error or "its torch has no flight recorder")
+        return RankRecording(rank, error=dump.error or "its torch has no flight recorder")
     recording = _recording(rank, dump.groups, [recorder.entries for recorder in dump.recorders.values()])
     by_name = {g.name: g for g in dump.groups}
     posted: dict[RecordedGroup, dict[TransferEnds, int]] = {}
@@ -426,7 +426,7 @@ def _transfer(rank: int, one: DumpedTransfer, posted: Mapping[TransferEnds, int]
     return transfer._replace(tag=one.tag, number=number, is_asynchronous=not one.is_blocking)
 
 
-def read_torch_dump(rank: int, document: Json) -> Recording:
+def read_torch_dump(rank: int, document: Json) -> RankRecording:
     """Read a file that torch wrote. Raise DecodeError for what is none.
 
     Groups whose ranks it does not say (torch 2.13 with Gloo) have none: `with_members` completes them.
@@ -444,7 +444,7 @@ def read_torch_dump(rank: int, document: Json) -> Recording:
     return _recording(rank, groups.values(), [dump.entries])
 
 
-def with_members(recordings: Sequence[Recording]) -> list[Recording]:
+def with_members(recordings: Sequence[RankRecording]) -> list[RankRecording]:
     """Give groups of which no dump says the ranks those that have called something there; the default group has all."""
     members: dict[RecordedGroup, list[int]] = {}
     for recording in recordings:
@@ -462,7 +462,7 @@ def with_members(recordings: Sequence[Recording]) -> list[Recording]:
     ]
 
 
-def _recording(rank: int, groups: Iterable[RecordedGroup], recorders: Iterable[Sequence[DumpedEntry]]) -> Recording:
+def _recording(rank: int, groups: Iterable[RecordedGroup], recorders: Iterable[Sequence[DumpedEntry]]) -> RankRecording:
     by_name = {group.name: group for group in groups}
     entries: dict[RecordedGroup, list[RecorderEntry]] = {group: [] for group in by_name.values()}
     transfers: dict[RecordedGroup, list[Transfer]] = {}
@@ -475,7 +475,7 @@ def _recording(rank: int, groups: Iterable[RecordedGroup], recorders: Iterable[S
                 entries[of_group].append(item.read(done))
             elif not done and (transfer := item.transfer(of_group)) is not None:
                 transfers.setdefault(of_group, []).append(transfer)
-    return Recording(
+    return RankRecording(
         rank,
         {g: tuple(sorted(of_group, key=lambda e: e.seq)) for g, of_group in entries.items()},
         transfers={g: tuple(of_group) for g, of_group in transfers.items()},
@@ -500,7 +500,7 @@ def _with_ends(entries: Sequence[DumpedEntry]) -> list[tuple[DumpedEntry, bool]]
     return read
 
 
-def with_silent(recordings: Sequence[Recording], unread: Collection[int] = ()) -> list[Recording]:
+def with_silent(recordings: Sequence[RankRecording], unread: Collection[int] = ()) -> list[RankRecording]:
     """Add the ranks that have left no dump, where most of the job's have left one that could be read.
 
     Of those whose dump could not be read (`unread`) nothing follows.
@@ -509,4 +509,4 @@ def with_silent(recordings: Sequence[Recording], unread: Collection[int] = ()) -
     absent = sorted(members - {r.rank for r in recordings} - {*unread})
     if not absent or (len(absent) + len(unread)) * 2 >= len(members):
         return list(recordings)
-    return [*recordings, *(Recording(rank, error="it has left no dump") for rank in absent)]
+    return [*recordings, *(RankRecording(rank, error="it has left no dump") for rank in absent)]

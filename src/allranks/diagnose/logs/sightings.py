@@ -10,8 +10,8 @@ from functools import cached_property
 from allranks.findings import Where
 
 from ..exceptions import innermost
-from ..hangs.recorder import Recording
-from ..signatures import BY_ID, DOTTED, EXCEPTION, MENTIONED, Role, Row, row_of
+from ..hangs.recorder import RankRecording
+from ..signatures import BY_ID, DOTTED, EXCEPTION, MENTIONED, Row, Sign, row_of
 from ..values import find_value
 from ..words import LINE, on_node, place_of_frame, short
 from ..worlds import Worlds, read_worlds
@@ -20,7 +20,7 @@ from .lines import LogLine
 UNNAMED = Row(
     "exception",
     "program-exception",
-    role=Role.WEAK,
+    role=Sign.WEAK,
     source="CPython: an uncaught exception",
     needs=("",),
     pattern=r"(?!)",
@@ -28,7 +28,7 @@ UNNAMED = Row(
     rule="exception",
 )
 LOGGED = Row(
-    "exception-logged", "program-exception", role=Role.SYMPTOM, source="CPython: an exception in a message",
+    "exception-logged", "program-exception", role=Sign.SYMPTOM, source="CPython: an exception in a message",
     needs=("",), pattern=r"(?!)", confidence=0.4,
     means="nothing here shows that it ended the program", rule="exception-logged",
 )  # fmt: skip
@@ -84,7 +84,7 @@ class Sighting:
     @property
     def complains(self) -> bool:
         """Whether the line's own rank is the one that waits or suffers."""
-        return self.row.role in (Role.SYMPTOM, Role.CASCADE) and "late" not in self.groups
+        return self.row.role in (Sign.SYMPTOM, Sign.CASCADE) and "late" not in self.groups
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ class Evidence:
     lines: tuple[LogLine, ...] = ()
     sightings: tuple[Sighting, ...] = ()
     tail: tuple[LogLine, ...] = ()
-    recordings: tuple[Recording, ...] = ()
+    recordings: tuple[RankRecording, ...] = ()
 
     @classmethod
     def of(
-        cls, lines: Iterable[LogLine], tail: Sequence[LogLine] = (), recordings: Sequence[Recording] = ()
+        cls, lines: Iterable[LogLine], tail: Sequence[LogLine] = (), recordings: Sequence[RankRecording] = ()
     ) -> Evidence:
         """Read the lines, one log after the other."""
         kept = tuple(lines)

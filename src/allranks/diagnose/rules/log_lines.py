@@ -19,15 +19,15 @@ from ..candidate import Candidate, Reading, Strength
 from ..logs.ends import after_abort
 from ..logs.sightings import Evidence, Sighting, first, name_place, quoted
 from ..out_of_memory import MemorySetting, gpu_levers, read_gpu
-from ..signatures import Role, row_of_exception
+from ..signatures import Sign, row_of_exception
 from ..signatures.files import OFFLINE
 from ..words import DECIDE_AT_START, LEFT_AT_START, LINE, STARTING_CALLS, name_by_node, short, without_numbers
 
 STRENGTH = {
-    Role.SITE: Strength.SITE,
-    Role.ROOT: Strength.ROOT,
-    Role.WEAK: Strength.WEAK,
-    Role.SYMPTOM: Strength.SYMPTOM,
+    Sign.SITE: Strength.SITE,
+    Sign.ROOT: Strength.ROOT,
+    Sign.WEAK: Strength.WEAK,
+    Sign.SYMPTOM: Strength.SYMPTOM,
 }
 BEFORE = 40  # characters of a long line that are quoted before what tells
 ALSO = 0.6  # of its confidence, for the second cause that a text can have

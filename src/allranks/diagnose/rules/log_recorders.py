@@ -7,7 +7,7 @@ from allranks.text import group, join_words, plural
 
 from ..candidate import Candidate
 from ..hangs.frontier import account, read_account
-from ..hangs.recorder import Recording
+from ..hangs.recorder import RankRecording
 from ..logs.sightings import Evidence
 from ..words import count_ranks
 
@@ -41,7 +41,7 @@ def recorders(evidence: Evidence) -> list[Candidate]:
     ]
 
 
-def _places(recordings: tuple[Recording, ...]) -> list[str]:
+def _places(recordings: tuple[RankRecording, ...]) -> list[str]:
     """Say where the ranks stand in the program, as far as the dumps have stacks."""
     places = {r.rank: str(call.at) for r in recordings if (call := r.stands_at) is not None and call.at is not None}
     parts = [

@@ -13,9 +13,9 @@ from functools import lru_cache
 from . import accelerators, c10d, files, gpu, harmless, hosts, launchers, nccl, raised, site
 from . import training_program as program
 from .c10d import compare_calls
-from .row import Role, Row, Scope
+from .row import Row, Scope, Sign
 
-__all__ = ["Role", "Row", "Scope"]
+__all__ = ["Row", "Scope", "Sign"]
 
 _REPORTS = frozenset(row.id for row in launchers.ROWS if row.rule == "exit-code")
 _GENERAL = frozenset(
@@ -121,8 +121,8 @@ def lost_peer(kind: str, text: str) -> str | None:
 
 ENOUGH = 4096  # characters of an exception's text that are looked at
 _OF_AGENT = tuple(row for row in ROWS if Scope.AGENT in row.scope)
-_OF_EXCEPTIONS = tuple(row for row in ROWS if Scope.EXCEPTION in row.scope and row.role is Role.ROOT)
-_OF_PEERS = tuple(row for row in ROWS if Scope.EXCEPTION in row.scope and row.role is Role.CASCADE)
+_OF_EXCEPTIONS = tuple(row for row in ROWS if Scope.EXCEPTION in row.scope and row.role is Sign.ROOT)
+_OF_PEERS = tuple(row for row in ROWS if Scope.EXCEPTION in row.scope and row.role is Sign.CASCADE)
 
 
 def _one_line(kind: str, text: str) -> str:

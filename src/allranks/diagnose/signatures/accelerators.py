@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .row import RAISED, Role, Row, table
+from .row import RAISED, Row, Sign, table
 
-ROOT = Role.ROOT
-WEAK = Role.WEAK
-SYMPTOM = Role.SYMPTOM
-CASCADE = Role.CASCADE
+ROOT = Sign.ROOT
+WEAK = Sign.WEAK
+SYMPTOM = Sign.SYMPTOM
+CASCADE = Sign.CASCADE
 _HCCL = "CANN hcomm src/common/err_msg, HCCL's codes"
 RANKTABLE = "Correct what the message names in the rank table or in the variable, alike on all nodes"
 LINKS = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from math import prod
 
-from .row import RAISED, Role, Row, table
+from .row import RAISED, Row, Sign, table
 
-ROOT = Role.ROOT
-WEAK = Role.WEAK
-SYMPTOM = Role.SYMPTOM
-CASCADE = Role.CASCADE
+ROOT = Sign.ROOT
+WEAK = Sign.WEAK
+SYMPTOM = Sign.SYMPTOM
+CASCADE = Sign.CASCADE
 LAUNCHER = (
     "Start the program with a launcher, which sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: "
     "`allranks run`, `torchrun` or `accelerate launch`, under Slurm with srun"

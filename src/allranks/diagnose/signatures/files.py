@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .row import RAISED, Role, Row, table
+from .row import RAISED, Row, Sign, table
 
-ROOT = Role.ROOT
-H = Role.HARMLESS
+ROOT = Sign.ROOT
+H = Sign.HARMLESS
 TRITON = (
     "Give each node its own cache on a local disk: `export TRITON_CACHE_DIR=/tmp/$USER/triton "
     "TORCHINDUCTOR_CACHE_DIR=/tmp/$USER/inductor` on every node. Remove the shared one once"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .row import RAISED, Role, Row, table
+from .row import RAISED, Row, Sign, table
 
-ROOT = Role.ROOT
-WEAK = Role.WEAK
-SYMPTOM = Role.SYMPTOM
+ROOT = Sign.ROOT
+WEAK = Sign.WEAK
+SYMPTOM = Sign.SYMPTOM
 ROWS = (
     Row("xid", "gpu-hardware-error", ROOT, "NVIDIA Xid catalogue, allranks/xid.py", ("Xid",),
         r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)", rule="kernel-xid"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .row import Role, table
+from .row import Sign, table
 
-H = Role.HARMLESS
+H = Sign.HARMLESS
 ROWS = (
     *table(
         "torch socket.cpp, ProcessGroupNCCL.cpp, distributed/run.py", H, "",

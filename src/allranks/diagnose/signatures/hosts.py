@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from allranks.kernel_lines import KINDS, KernelLineKind
 
-from .row import RAISED, Role, Row, Scope, table
+from .row import RAISED, Row, Scope, Sign, table
 
-ROOT = Role.ROOT
-WEAK = Role.WEAK
-SYMPTOM = Role.SYMPTOM
-CASCADE = Role.CASCADE
+ROOT = Sign.ROOT
+WEAK = Sign.WEAK
+SYMPTOM = Sign.SYMPTOM
+CASCADE = Sign.CASCADE
 ROWS = (
     *table(
         "agent/rank_start.py which call failed (chdir, execvpe), with strerror(3)", ROOT, "remote-path-missing",
@@ -415,7 +415,7 @@ def _kernel_row(kind: KernelLineKind) -> Row:
     return Row(
         f"kernel-{kind.id}",
         kind.cause,
-        role=Role(kind.role),
+        role=Sign(kind.role),
         source=kind.source,
         needs=kind.needs,
         pattern=kind.pattern,

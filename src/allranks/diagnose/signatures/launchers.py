@@ -6,18 +6,18 @@ A row of the rule `exit-code` tells of one process. Its groups are `code` (below
 
 from __future__ import annotations
 
-from .row import Role, Row
+from .row import Row, Sign
 
-WEAK = Role.WEAK
-SYMPTOM = Role.SYMPTOM
-CASCADE = Role.CASCADE
+WEAK = Sign.WEAK
+SYMPTOM = Sign.SYMPTOM
+CASCADE = Sign.CASCADE
 DETACHED = (
     "Start it where closing a terminal ends nothing: in tmux, under `setsid`, with `allranks run --detach`, or as a "
     "job of the scheduler"
 )
 
 
-def _end(id_: str, source: str, needs: str, pattern: str, role: Role = WEAK) -> Row:
+def _end(id_: str, source: str, needs: str, pattern: str, role: Sign = WEAK) -> Row:
     return Row(id_, "unknown", role, source, tuple(needs.split("|")), pattern, rule="exit-code")
 
 

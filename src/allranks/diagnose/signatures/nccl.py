@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .row import RAISED, Role, Row, table
+from .row import RAISED, Row, Sign, table
 
-ROOT = Role.ROOT
-SYMPTOM = Role.SYMPTOM
-CASCADE = Role.CASCADE
+ROOT = Sign.ROOT
+SYMPTOM = Sign.SYMPTOM
+CASCADE = Sign.CASCADE
 ROWS = (
     *table(
         "NCCL bootstrap.cc, socket.cc, gloo transport/tcp/device.cc", ROOT, "no-interface",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .row import Role, Row, Scope, table
+from .row import Row, Scope, Sign, table
 
 ACCUSES = "rank-accuses"
 GONE = "peer-gone"
@@ -18,40 +18,40 @@ _WHILE_CONFIGURING = (
 _LAST_SIX_FRAMES = r'(?s)File "(?=[^"\n]*%s)[^"\n]*", line (?!(?:.*?\n  File "){6})'
 _REFUSALS = ("ValueError", "AssertionError", "TypeError", "KeyError")
 ROWS = (
-    Row("loader-handover", "dataloader-worker-killed", role=Role.ROOT,
+    Row("loader-handover", "dataloader-worker-killed", role=Sign.ROOT,
         source="torch multiprocessing/reductions.py, CPython multiprocessing/resource_sharer.py", needs=("Error",),
         pattern=r"^\S*(?:ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError|FileNotFoundError)\b",
         confidence=0.8,
         means="a worker of its DataLoader was lost between handing over a tensor and its file descriptor",
         scope=Scope.EXCEPTION, trace=r"(?s)torch/utils/data/dataloader\.py.{0,3000}rebuild_storage_fd"),
-    Row("checkpoint-short", "checkpoint-unreadable", role=Role.ROOT,
+    Row("checkpoint-short", "checkpoint-unreadable", role=Sign.ROOT,
         source="torch serialization.py _open_zipfile_reader, "
         "inline_container.cc the directory at a zip's end is read before its beginning (errno 22 EINVAL)",
         needs=("rrno 22",), pattern=r"\[Errno 22\]", confidence=0.9, means="the checkpoint file is cut short",
         scope=Scope.EXCEPTION, trace=r"PyTorchFileReader\("),
-    Row("checkpoint-empty", "checkpoint-unreadable", role=Role.ROOT, source="torch serialization.py (an empty file)",
+    Row("checkpoint-empty", "checkpoint-unreadable", role=Sign.ROOT, source="torch serialization.py (an empty file)",
         needs=("EOFError",), pattern=r"^\S*EOFError\b", confidence=0.9, means="the checkpoint file is empty or cut off",
         scope=Scope.EXCEPTION, trace=r"torch/serialization\.py"),
-    Row("generator-index", "invalid-device-ordinal", role=Role.ROOT, source="torch cuda/random.py default_generators",
+    Row("generator-index", "invalid-device-ordinal", role=Sign.ROOT, source="torch cuda/random.py default_generators",
         needs=("IndexError",), pattern=r"^\S*IndexError\b", confidence=0.8,
         means="torch has no such device: the process sees fewer than it counts", scope=Scope.EXCEPTION,
         trace=_LAST_FRAME % r"/torch/(?:cuda|npu|xpu|mtia)/random\.py"),
     # Nearly all of accelerate's own ValueErrors refuse a configuration, or objects that do not fit it.
-    Row("accelerate-refuses", "accelerate-config", role=Role.ROOT,
+    Row("accelerate-refuses", "accelerate-config", role=Sign.ROOT,
         source="accelerate accelerator.py, state.py, utils/dataclasses.py, utils/launch.py, utils/fsdp_utils.py",
         needs=("ValueError",), pattern=r"^\S*ValueError\b", confidence=0.75,
         means="accelerate refuses its configuration, or what it does not fit",
         scope=Scope.EXCEPTION, fix="Change what the message names, in the program or with `accelerate config`. "
                                    "`accelerate env` shows what is read",
         trace=_LAST_FRAME % r"/accelerate/(?:accelerator|state|utils/(?:dataclasses|launch|fsdp_utils))\.py"),
-    Row("trl-server", "program-exception", role=Role.ROOT, source="trl extras/vllm_client.py: paths of its server",
+    Row("trl-server", "program-exception", role=Sign.ROOT, source="trl extras/vllm_client.py: paths of its server",
         needs=("404",),
         pattern=r"Request failed: 404", confidence=0.85, means="the server that answers is not trl's",
         scope=Scope.EXCEPTION,
         trace=r"vllm_client\.py",
         fix="Start the server with `trl vllm-serve --model MODEL`. A plain vLLM server has none of these paths"),
     *(
-        Row(id_, cause, role=Role.ROOT, source=source, needs=_REFUSALS,
+        Row(id_, cause, role=Sign.ROOT, source=source, needs=_REFUSALS,
             pattern=r"^\S*(?:Value|Assertion|Type|Key)Error\b", confidence=0.75, means=means,
             scope=Scope.EXCEPTION, trace=_LAST_FOUR_FRAMES % path)
         for id_, cause, source, path, means in (
@@ -66,29 +66,29 @@ ROWS = (
         )
     ),
     # Megatron arguments.py, transformers hf_argparser.py, vLLM and SGLang server_args.py name these functions so.
-    Row("arguments-refused", "bad-launch-arguments", role=Role.ROOT, source="the program's own check of its arguments",
+    Row("arguments-refused", "bad-launch-arguments", role=Sign.ROOT, source="the program's own check of its arguments",
         needs=_REFUSALS,
         pattern=r"^\S*(?:Value|Assertion|Type|Key)Error\b", confidence=0.6, means="the program refuses its arguments",
         scope=Scope.EXCEPTION,
         trace=r"(?s), in (?:from_cli_args|(?:validate|check|verify)_args?|parse_args_into_dataclasses)\b"
               r"(?!(?:.*?\n  File \"){4})"),
-    Row("deepspeed-combination", "deepspeed-config", role=Role.ROOT,
+    Row("deepspeed-combination", "deepspeed-config", role=Sign.ROOT,
         source="DeepSpeed __init__.py, runtime/engine.py, runtime/zero/stage3.py, elasticity/elasticity.py",
         needs=("AssertionError", "NotImplementedError", "ValueError"),
         pattern=r"^\S*(?:Assertion|NotImplemented|Value)Error\b", confidence=0.75,
         means="DeepSpeed does not take this combination of settings", scope=Scope.EXCEPTION,
         trace=_WHILE_CONFIGURING % r"/deepspeed/(?:__init__|runtime/engine|runtime/zero/stage|elasticity/)"),
-    Row("config-json", "deepspeed-config", role=Role.ROOT,
+    Row("config-json", "deepspeed-config", role=Sign.ROOT,
         source="DeepSpeed runtime/config.py, accelerate utils/deepspeed.py",
         needs=("JSONDecodeError",), pattern=r"^\S*JSONDecodeError\b", confidence=0.85,
         means="DeepSpeed's configuration is not valid JSON",
         scope=Scope.EXCEPTION, trace=_LAST_SIX_FRAMES % r"(?:deepspeed/runtime/config|accelerate/utils/deepspeed)"),
-    Row("rendezvous-refuses", "bad-launch-arguments", role=Role.ROOT,
+    Row("rendezvous-refuses", "bad-launch-arguments", role=Sign.ROOT,
         source="torch distributed/elastic/rendezvous, elastic/multiprocessing/api.py", needs=("ValueError",),
         pattern=r"^\S*ValueError\b", confidence=0.75, means="torchrun refuses its arguments", scope=Scope.EXCEPTION,
         trace=_LAST_FRAME % r"/torch/distributed/elastic/(?:rendezvous/\w*|multiprocessing/api)\.py"),
     # torch calls a module's forward with what the program gave it, so there the program may be wrong.
-    Row("library-argument", "environment-mismatch", role=Role.ROOT, source="CPython: Python/ceval.c, Objects/call.c",
+    Row("library-argument", "environment-mismatch", role=Sign.ROOT, source="CPython: Python/ceval.c, Objects/call.c",
         needs=("unexpected keyword argument", "required positional argument"),
         pattern=r"TypeError: .* (?:got an unexpected keyword argument|missing \d+ required positional arguments?: )",
         confidence=0.65,
@@ -98,11 +98,11 @@ ROWS = (
         trace=_LAST_FRAME % r"/(?:(?:site|dist)-packages/(?!torch/nn/modules/module\.py)|megatron/core/)[^\"\n]*"),
 )  # fmt: skip
 LAST = (
-    Row("import-failed", "missing-module", Role.ROOT, "CPython importlib", ("ImportError",), r"^\S*ImportError\b",
+    Row("import-failed", "missing-module", Sign.ROOT, "CPython importlib", ("ImportError",), r"^\S*ImportError\b",
         scope=Scope.EXCEPTION),
     # A plain OS error is not among them: "Connection reset by peer" from a database is the program's own affair.
     *table(
-        "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp, reducer.cpp, NCCL socket.cc", Role.CASCADE,
+        "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp, reducer.cpp, NCCL socket.cc", Sign.CASCADE,
         "peer-died",
         [(ACCUSES, "DDP expects same model|appears not to match s|monitoredBarrier",
          r"DDP expects same model across all ranks|appears not to match (?:sizes|strides) of the same param in process|"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 
-class Role(enum.Enum):
+class Sign(enum.Enum):
     """What a line is in the story of a failure."""
 
     SITE = "site"  # a site's own row: what it says comes before what ours say
@@ -67,7 +67,7 @@ class Row:
 
     id: str
     cause: str
-    role: Role
+    role: Sign
     source: str
     needs: tuple[str, ...]
     pattern: str
@@ -104,7 +104,7 @@ Cells = (
 
 
 def table(
-    source: str, role: Role, cause: str, rows: Sequence[Cells], *, scope: Scope = Scope.LOG, fix: str = ""
+    source: str, role: Sign, cause: str, rows: Sequence[Cells], *, scope: Scope = Scope.LOG, fix: str = ""
 ) -> tuple[Row, ...]:
     """Make rows of one cause and source: (id, needs separated by `|`, pattern, then confidence, means, also)."""
     made = (Row(row[0], cause, role, source, tuple(row[1].split("|")), *row[2:]) for row in rows)

@@ -14,7 +14,7 @@ from allranks.errors import ConfigError
 from allranks.protocol.jsontext import Json
 
 from ..causes import CAUSES, Cause, Charge, Ends
-from .row import RAISED, Role, Row, bounded
+from .row import RAISED, Row, Sign, bounded
 
 if sys.version_info >= (3, 11):
     from re import _parser as regex_parser
@@ -109,7 +109,7 @@ def _row(table: Json, place: str, source: str) -> Row:
         needs = _literals_of(pattern, place)
     if min(map(len, needs)) < LEAST:
         raise ConfigError(f"{place}: at least {LEAST} characters of plain text must stand in every line that it finds")
-    return Row(words["id"], words["cause"], role=Role.SITE, source=source, needs=needs, pattern=pattern,
+    return Row(words["id"], words["cause"], role=Sign.SITE, source=source, needs=needs, pattern=pattern,
         confidence=0.97, means=words.get("means", ""),
                scope=RAISED, fix=words["fix"])  # fmt: skip
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .row import RAISED, Role, Row, Scope, table
+from .row import RAISED, Row, Scope, Sign, table
 
-ROOT = Role.ROOT
-WEAK = Role.WEAK
-SYMPTOM = Role.SYMPTOM
-CASCADE = Role.CASCADE
+ROOT = Sign.ROOT
+WEAK = Sign.WEAK
+SYMPTOM = Sign.SYMPTOM
+CASCADE = Sign.CASCADE
 _IMPORT = "CPython: Python/ceval.c (import_from)"
 PROJECT = (
     "Compare the project's code with `git rev-parse HEAD && git status --short` on every node. "
