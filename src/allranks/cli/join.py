@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
 
 import click
 
@@ -22,9 +21,9 @@ from allranks.report.sentences import verdict_lines
 from allranks.runs.documents import ResultDocument
 from allranks.runs.replay import LinesView
 from allranks.runs.view import View
+from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
-from allranks.settings.roles import deal
-from allranks.settings.runspec import Role
+from allranks.settings.roles import deal, refuse_sharing
 
 from .check import Printing, choose, look
 from .declare import Given
@@ -90,23 +89,19 @@ def resolve_join(typed: Given, config: str | None, check_nodes: bool, suite: str
         )
     if check_nodes or spec.tests.test:
         spec = spec.with_roles(())
-    refuse_roles_of_joined(spec.launch.roles, spec.target.nodes or 1)
+    refuse_roles_of_joined(spec, spec.target.nodes or 1)
     if bool(spec.launch.command or spec.launch.roles) + check_nodes + bool(spec.tests.test) != 1:
         raise UsageError("join: give one of a training command, --check, or --test SUITE")
     here = spec.changed(local=None, hosts=None, sync=False, detach=False)  # of allranks.toml
     return dataclasses.replace(resolved, spec=here)
 
 
-def refuse_roles_of_joined(roles: Sequence[Role], nodes: int) -> None:
+def refuse_roles_of_joined(spec: RunSpec, nodes: int) -> None:
     """Raise UsageError for roles of which a node would have none, or two."""
+    roles = spec.launch.roles
     if not roles:
         return
-    sharing = next((role for role in roles if role.with_), None)
-    if sharing is not None:
-        raise UsageError(
-            f"{sharing.name} shares the nodes of {sharing.with_}, and a node that joins has one role\n"
-            "hint: give each role nodes of its own"
-        )
+    refuse_sharing(spec, "a node that joins")
     dealt = sum(len(places) for places in deal(roles, nodes, f"--nnodes {nodes}").values())
     if dealt != nodes:
         raise UsageError(f"--nnodes {nodes}: the roles have {dealt} nodes, and a node that joins has one of them")

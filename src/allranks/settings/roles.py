@@ -217,6 +217,15 @@ def _is_python(command: Sequence[str]) -> bool:
     return read_command(command).kind in ("python-script", "python-module")
 
 
+def refuse_sharing(spec: RunSpec, place: str) -> None:
+    """Raise UsageError for a role on the nodes of another one where `place` has one role alone."""
+    sharing = next((role for role in spec.launch.roles if role.with_), None)
+    if sharing is None:
+        return
+    hint = "--hosts or --slurm" if spec.launch.ray else "give each role nodes of its own"
+    raise UsageError(f"{sharing.name} shares the nodes of {sharing.with_}, and {place} has one role\nhint: {hint}")
+
+
 # -- writing ---------------------------------------------------------------------------------------------------
 
 

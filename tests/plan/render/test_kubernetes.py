@@ -35,6 +35,7 @@ from allranks.plan.render.pod_spec import (
 from allranks.plan.render.podsettings import CONTAINER_FIELDS, POD_FIELDS, PodSettings
 from allranks.plan.render.yamltext import read_yaml, yaml_text
 from allranks.settings import RunSpec
+from allranks.settings.layers import resolve
 from allranks.settings.table import settings_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kubernetes"
@@ -551,3 +552,12 @@ def rights(words: list[str]) -> set[tuple[str, str]]:
 def test_secrets_are_removed_by_the_names_they_were_made_with() -> None:
     job = PodJob(PLAIN, "demo", b"")
     assert secret_names("demo") == (job.secret, job.secret_env)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pod_has_one_role(kind: str) -> None:
+    """Ray's driver shares the first node, and so may any role elsewhere: refused before a pod starts."""
+    options = {"ray": True, "command": ("python", "ppo.py"), "nodes": 2, "image": "x:1", "kind": kind}
+    spec = resolve(options, {}, {}, config_source="").spec
+    with pytest.raises(UsageError, match=r"driver shares the nodes of ray, and a pod has one role\nhint: --hosts or"):
+        manifests(PodJob(spec, "demo", b"zip"))

@@ -14,7 +14,7 @@ from allranks.errors import UsageError
 from allranks.exitcodes import CHECK_FAILED, HANG, INTERNAL, PROGRAM_FAILED, USAGE
 from allranks.plan.render.pod_spec import Manifest, Metadata
 from allranks.settings import RunSpec
-from allranks.settings.roles import as_toml, deal
+from allranks.settings.roles import as_toml, deal, refuse_sharing
 
 from .pod_spec import ARCHIVE, CONTAINER, ROLES, RUN_LABEL, PodJob, grace_seconds, pod_template, rendered_name
 from .podsettings import KUEUE, QUEUE, PodSettings, read_pod_settings
@@ -75,6 +75,7 @@ def _head(job: PodJob) -> list[str]:
 
 def manifests(job: PodJob) -> list[Document]:
     """All objects but the Secrets, in the order in which to make them."""
+    refuse_sharing(job.spec, "a pod")
     return [manifest.document() for manifest in KINDS[job.spec.cloud.kind](job)]
 
 
@@ -95,12 +96,6 @@ def _groups(job: PodJob) -> dict[str, list[int]]:
     roles = job.spec.launch.roles
     if not roles:
         return {GROUP: list(range(job.nodes))}
-    sharing = next((role for role in roles if role.with_), None)
-    if sharing is not None:
-        raise UsageError(
-            f"{sharing.name} shares the nodes of {sharing.with_}, and a pod has one role\n"
-            "hint: give each role nodes of its own"
-        )
     return {name.replace("_", "-"): ranks for name, ranks in deal(roles, job.nodes, "--nodes").items()}
 
 
