@@ -74,6 +74,16 @@ def test_a_start_runs_this_nodes_own_command(hostile, tmp_path):
     assert not (tmp_path / "pwned").exists() and not (tmp_path / "made").exists()
 
 
+def test_a_release_takes_nothing_away_while_ranks_run(hostile):
+    node = hostile().running()
+    node.order({"type": "release"})
+    assert "release before the ranks have ended" in node.until("fault")["message"]
+    assert node.ranks()
+    node.order({"type": "end", "grace": 0.0, "reason": "ctrl-c"})
+    node.until("ended")
+    node.wait(lambda: not node.ranks(), "its ranks are ended")
+
+
 def test_a_hello_of_another_protocol_costs_the_connection_and_not_the_agent(hostile):
     """Also where more has come behind it."""
     node = hostile().running()
@@ -242,3 +252,9 @@ def test_a_command_ends_with_the_nodes_join(hostile):
     code, _ = node.outcome()
     assert code == 0
     node.wait(lambda: not node.alive(), "the command is ended with the node")
+
+
+def test_a_token_that_is_none_is_declined(hostile):
+    node = hostile(*ALLOWED).greeted()
+    node.control({"type": "call", "token": "../../x"})
+    assert node.until_control("declined")["message"] == "the token of the call is not one"
