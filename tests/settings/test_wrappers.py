@@ -123,6 +123,8 @@ def test_two_nodes_are_one_world(tmp_path: Path, before: str) -> None:
         (place / name).write_text(f"#!/bin/sh\n{text}\n")
         (place / name).chmod(0o755)
     words = ["run", "--local", "2", *before.split(), "torchrun", "--nproc_per_node", "1", "pg.py"]
+    if before == "uv run":  # programs beside the interpreter come first on PATH, and a uv may be there
+        words[3] = str(place / "uv")
     done = forked.call(words, cwd=tmp_path, env={**os.environ, "PATH": f"{place}:{os.environ['PATH']}"})
     assert done.returncode == 0, done.stdout + done.stderr
     inner = "inside" if before == "uv run" else ""
