@@ -103,17 +103,22 @@ def test_a_cut_from_the_launching_machine_changes_nothing(launch: Elsewhere) -> 
     launch.ended(0)
 
 
-def test_a_terminal_that_dies_changes_nothing(launch: Elsewhere) -> None:
-    terminal = Terminal(launch, "--controller", "first-node")
+def training(launch: Elsewhere, controller: str) -> Terminal:
+    """A terminal whose run trains on all nodes."""
+    terminal = Terminal(launch, "--controller", controller)
     terminal.until(lambda: len(list(launch.work.glob("up-*"))) == RANKS, "all ranks up")
+    return terminal
+
+
+def test_a_terminal_that_dies_changes_nothing(launch: Elsewhere) -> None:
+    terminal = training(launch, "first-node")
     terminal.dies()
     launch.let_end()
     launch.ended(0)
 
 
 def test_ctrl_z_detaches_and_ctrl_c_ends(launch: Elsewhere) -> None:
-    terminal = Terminal(launch, "--controller", "first-node")
-    terminal.until(lambda: len(list(launch.work.glob("up-*"))) == RANKS, "all ranks up")
+    terminal = training(launch, "first-node")
     terminal.ctrl_z()
     terminal.type("d\n")
     assert terminal.ends() == 0
@@ -122,8 +127,7 @@ def test_ctrl_z_detaches_and_ctrl_c_ends(launch: Elsewhere) -> None:
     launch.ended(143)
     for up in launch.work.glob("up-*"):
         up.unlink()
-    again = Terminal(launch, "--controller", "h1")
-    again.until(lambda: len(list(launch.work.glob("up-*"))) == RANKS, "all ranks up")
+    again = training(launch, "h1")
     again.type("\x03")
     assert again.ends() == 130
     launch.ended(143)

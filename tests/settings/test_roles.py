@@ -121,7 +121,7 @@ WRITTEN = [
     """
     [roles.server]
     command = "numactl -N 0 python serve.py 'a b' \\"c\\" $HOME \\u007f"
-    env = { "A" = "x\\ty", B = "é" }
+    env = { "A" = "x\\ty", B = "é \\U0001f600" }
     nodes = 2
     prelude = "source a\\nb"
     ready = "output:^up"

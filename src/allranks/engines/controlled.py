@@ -30,7 +30,7 @@ from allranks.unpacked import own_command
 
 from . import reach_nodes
 from .dry_run import describe
-from .following import Watched, follow
+from .following import QUESTION_OF_CTRL_Z, Watched, follow
 from .orphans import end_dead_runs
 from .reachable_nodes import find_cluster
 
@@ -161,9 +161,6 @@ def end_without_controller(run: RunDirectory, grace: float, view: View) -> list[
     return [node.name for node in session.controller.roster.nodes.values() if node.gone]
 
 
-QUESTION = "\nCtrl-Z: [s]top the run, [d]etach (it goes on without this terminal), or [c]ontinue? "
-
-
 class KeyQuestion:
     """The question of one run. While it is open the terminal gives single keys, without echo; `close` ends that."""
 
@@ -178,7 +175,7 @@ class KeyQuestion:
         if self._before is None:
             self._before = termios.tcgetattr(fd)
         session.view.pause()
-        sys.stderr.write(QUESTION)
+        sys.stderr.write(QUESTION_OF_CTRL_Z)
         sys.stderr.flush()
         tty.setcbreak(fd, termios.TCSADRAIN)
         asyncio.get_running_loop().add_reader(fd, self._take, session)

@@ -30,7 +30,7 @@ from allranks.exitcodes import NODE_FAILED
 from allranks.gang.agent_archive import PYTHONS
 from allranks.gang.session import environments
 from allranks.plan.environment import forwarded
-from allranks.plan.joining import unforced
+from allranks.plan.joining import unforced, unforced_variables
 from allranks.preflight.pasted_figures import refuse_contradictions
 from allranks.runs.known_directories import RunElsewhere, note_run_elsewhere
 from allranks.settings import RunSpec
@@ -234,12 +234,16 @@ class LaunchElsewhere:
         places = environments(os.environ)
         found = {"VIRTUAL_ENV": places.virtual_env or places.own_environment, "CONDA_PREFIX": places.conda_prefix}
         size = self._resolved.expected_world_size
-        if spec.limits.pg_timeout is not None and not spec.limits.pg_timeout_forced:
-            found["COLOSSALAI_DIST_TIMEOUT"] = f"{spec.limits.pg_timeout:g}"
         if size is not None:
             found["WORLD_SIZE"] = str(size)
         known = {name: value for name, value in found.items() if value}
-        return {**forwarded(os.environ, spec.launch.forward), **named, **known, **secret_values(spec)}
+        return {
+            **forwarded(os.environ, spec.launch.forward),
+            **named,
+            **known,
+            **unforced_variables(spec),
+            **secret_values(spec),
+        }
 
 
 def _seen_from(cluster: Cluster, node: Node) -> Cluster:

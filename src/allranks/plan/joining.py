@@ -97,8 +97,8 @@ def unforced(spec: RunSpec) -> tuple[str, ...]:
     return ("pg_timeout",)
 
 
-def join_variables(spec: RunSpec) -> dict[str, str]:
-    """Set what `join` reads from its environment: a timeout that does not override the script's own."""
+def unforced_variables(spec: RunSpec) -> dict[str, str]:
+    """Set what `join` and `run` read from their environment: a timeout that does not override the script's own."""
     weak = spec.limits.pg_timeout is not None and not spec.limits.pg_timeout_forced
     if not weak:
         return {}

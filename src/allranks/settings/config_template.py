@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from ..cluster.names import show
 from ..errors import UsageError
+from ..protocol.jsontext import Json
 from .setting import PANELS, SettingRow
 from .table import SETTINGS, TARGETS
 
@@ -55,11 +56,9 @@ def _line(row: SettingRow, values: dict[str, str]) -> str:
 
 
 def _toml(row: SettingRow) -> str:
-    if isinstance(row.default, bool):
-        return str(row.default).lower()
-    if isinstance(row.default, int) and row.parser.write is str:
-        return str(row.default)
-    return json.dumps(row.shown_default, ensure_ascii=False)
+    if isinstance(row.default, bool) or (isinstance(row.default, int) and row.parser.write is str):
+        return toml_value(row.default)
+    return toml_value(row.shown_default)
 
 
 def _found_value(row: SettingRow, text: str) -> str:
@@ -71,8 +70,15 @@ def _found_value(row: SettingRow, text: str) -> str:
         text.encode("utf-8")
     except ValueError as error:
         raise UsageError(f"init: {row.option} has {show(text)}, set {error}") from None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return str(value)
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return toml_value(value if isinstance(value, int) else text)
+
+
+def toml_value(value: Json) -> str:
+    """Write a value as TOML: JSON's texts, numbers and arrays are TOML's too, but for the escapes of surrogates.
+
+    >>> toml_value({"A": "\\U0001f600", "B": [True, 2]})
+    '{ "A" = "\\U0001f600", "B" = [true, 2] }'
+    """
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{toml_value(name)} = {toml_value(one)}" for name, one in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -7,7 +7,6 @@ nodes are launched by them as those of a plain run are. A plain run has one role
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from ..protocol.command_words import read_command
 from ..protocol.jsontext import Json
 from ..text import count_of, join_words
 from .command_line import refuse_slips
+from .config_template import toml_value
 from .runspec import Role, RunSpec
 from .secrets import is_secret_name
 from .setting import SettingRow
@@ -249,16 +249,9 @@ def as_toml(roles: Iterable[Role]) -> str:
         for key, row in ROLE_KEYS.items():
             value = getattr(whole, row.name)
             if value != getattr(unset, row.name) and not (key == "launcher" and role.wrap):
-                lines.append(f"{key} = {_toml(value)}")
+                lines.append(f"{key} = {toml_value(value)}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
-
-
-def _toml(value: Json) -> str:
-    """Write a value of a role: JSON's texts, numbers and arrays are TOML's too."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(name)} = {_toml(text)}" for name, text in value.items()) + " }"
-    return json.dumps(value).replace("\x7f", "\\u007f")
 
 
 # -- using -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from allranks.settings import RunSpec
 from allranks.settings.roles import main_spec, node_count
 from allranks.settings.secrets import is_secret_name
 
-from ..joining import gpu_count, join_variables, join_words
+from ..joining import gpu_count, join_words, unforced_variables
 from ..launchers.training_command import program_name
 from .podsettings import PodSettings
 from .yamltext import Document
@@ -290,7 +290,7 @@ def _command(job: PodJob, master: str) -> list[str]:
 
 def environment(job: PodJob, place: Mapping[str, str]) -> list[Document]:
     """List the container's variables; `place` are those that say which node it is."""
-    plain = {**join_variables(job.spec), **job.variables, **job.spec.launch.env}
+    plain = {**unforced_variables(job.spec), **job.variables, **job.spec.launch.env}
     entries: list[Document] = [{"name": "ALLRANKS_TERMINATION_LOG", "value": TERMINATION_LOG}]
     entries += [{"name": name, "value": value} for name, value in place.items()]
     entries += [{"name": k, "value": _literal(plain[k])} for k in sorted(plain) if k not in job.hidden]

@@ -10,7 +10,7 @@ from allranks.errors import UsageError
 from allranks.settings import RunSpec
 from allranks.settings.secrets import is_secret_name
 
-from ..joining import join_variables, join_words
+from ..joining import join_words, unforced_variables
 from .pod_spec import ARCHIVE, rendered_name
 from .request import Rendered, RenderRequest
 from .yamltext import Document, yaml_text
@@ -51,7 +51,7 @@ def sky_task(
     `workdir` is what SkyPilot uploads: the directory that the command was given in, whole, as `.` would be the one from
     which `sky launch` is called, and the file's own has nothing of the program.
     """
-    plain = {**join_variables(spec), **(variables or {}), **spec.launch.env}
+    plain = {**unforced_variables(spec), **(variables or {}), **spec.launch.env}
     shown = {k: plain[k] for k in sorted(plain) if k not in hidden_names(spec, plain)}
     task: Document = {"name": name, "num_nodes": spec.target.nodes or 1, "resources": _resources(spec)}
     if spec.launch.sync or spec.launch.workdir is None:

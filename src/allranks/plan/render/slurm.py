@@ -12,7 +12,7 @@ from allranks.settings.command_line import as_options
 from allranks.settings.roles import as_toml, main_role, main_spec, node_count
 from allranks.settings.secrets import is_secret_name
 
-from ..joining import unforced
+from ..joining import unforced, unforced_variables
 from ..launchers.training_command import program_name
 from ..slurm_commands import WARN_BEFORE, WARNING_SIGNAL, absolute, check_sbatch
 from .request import Rendered, RenderRequest
@@ -81,8 +81,7 @@ def batch_script(request: RenderRequest, run_dir: str | None = None) -> str:
         for name, value in sorted(request.forwarded.items())
         if name not in spec.launch.env and not is_secret_name(name)
     ]
-    if spec.limits.pg_timeout is not None and not spec.limits.pg_timeout_forced:
-        lines += [f"export COLOSSALAI_DIST_TIMEOUT={spec.limits.pg_timeout:g}"]
+    lines += [f"export {name}={value}" for name, value in unforced_variables(spec).items()]
     lines += [
         f': "${{{name}:?set {name} in the shell that calls sbatch}}"'
         for name in sorted(spec.launch.env)
