@@ -141,7 +141,7 @@ _PLACEHOLDERS = {
     "node": "NODE", "peer": "PEER", "rank": "RANK", "port": "PORT", "interface": "IFACE", "gpu": "GPU", "path": "PATH",
     "host": "NAME", "master": "MASTER", "module": "MODULE", "job": "JOB", "pod": "POD", "image": "IMAGE",
     "at_peer": "",
-    "container": "CONTAINER", "mtu": "1500",
+    "container": "CONTAINER", "mtu": "1500", "variable": "VARIABLE",
 }  # fmt: skip
 
 
@@ -604,8 +604,9 @@ _TABLE = (
     _cause("nccl-ib-error", "InfiniBand or RoCE failed under NCCL",
            next_step="Run `ibstat; ibv_devinfo; show_gids` on both nodes. A run with NCCL_IB_DISABLE=1 proves that it "
                      "is the fabric",
-           fix="Choose the devices with NCCL_IB_HCA, unset NCCL_IB_GID_INDEX, or have the link repaired. "
-               "NCCL_IB_DISABLE=1 runs over sockets meanwhile",
+           fix="Have the link repaired, or leave its device out with NCCL_IB_HCA. On RoCE set NCCL_IB_GID_INDEX to the "
+               "index of a routed RoCE v2 address (3 is usual), on InfiniBand leave it unset. NCCL_IB_DISABLE=1 runs "
+               "over sockets meanwhile",
            charge=N, ends=Ends.NODE),
     _cause("nccl-p2p-error", "GPUDirect RDMA or peer-to-peer between GPUs failed under NCCL",
            next_step="Run `lsmod | grep peermem; nvidia-smi topo -p2p r`",

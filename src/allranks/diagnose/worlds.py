@@ -44,7 +44,8 @@ _MARKS = {
     World.EFA: r"NET/OFI|provider efa|\bEFA\b|amazon/efa|libfabric\.so|\befa_\d|\bFI_EFA|AWS Libfabric|aws-ofi-nccl|"
                r"fi_getinfo",
     World.TCPX: r"tcpx|TCPX|FastSocket|FasTrak|fastrak",
-    World.ROCE: r"/RoCE\b|\bRoCE\b|\broce\w*p\d|\brocep",
+    # A GID that holds an IPv4 address is one of RoCE (net_ib.cc prints the GIDs of both sides).
+    World.ROCE: r"/RoCE\b|\bRoCE\b|\broce\w*p\d|\brocep|[lL]ocalGid ::ffff:\d",
     World.RAY: r"\braylet\b|ray\.exceptions|\bray::|RayTask|RayTrainWorker|RayActor|RayWorker|/_private/worker\.py|"
                r"Ray does not|The actor is dead because|Worker exit type: |\bray\.(?:get|init|remote)\b|/tmp/ray/|"
                r"\bray (?:start|job|status|symmetric-run)\b|/ray/dashboard/|has been marked dead because",

@@ -36,6 +36,10 @@ SHARDED = (
     "a branch on the data, for experts and for frozen parts. DeepSpeed's set_z3_leaf_modules takes experts, and ZeRO-2 "
     "shards no layers"
 )
+START_ABSENT = (
+    "Start the program on every node, with its own NODE_RANK. Under Slurm start it with `srun`, with "
+    "--ntasks-per-node as many as devices, and name the number of nodes in the program (`num_nodes` of Lightning)"
+)
 PREPARE = "Prepare the data before the run, or give the group a longer timeout (`ddp_timeout` in transformers)"
 READ_DUMPS = "Copy these files of all ranks into one directory DIR, and run `allranks diagnose DIR`"
 
@@ -262,7 +266,7 @@ def ranks_announced(evidence: Evidence) -> list[Candidate]:
     if min(counts.values()) < ENOUGH:
         message = f"{count_ranks(absent)} of {world} never announced themselves: not started, or on nodes without a log"
         absent_ranks = replace(candidate, cause="rendezvous-timeout", strength=Strength.SYMPTOM)
-        return [replace(absent_ranks, confidence=0.4, message=message)]
+        return [replace(absent_ranks, confidence=0.4, message=message, remedy=START_ABSENT)]
     message = (
         f"{count_ranks(counts)} of {world} announced themselves more than once and {count_ranks(absent)} never: "
         "nodes count as the same node"

@@ -311,6 +311,11 @@ def shared_memory(evidence: Evidence) -> list[Candidate]:
     return [replace(candidate, evidence=(quoted(full[0].line), quoted(ended[0].line)))]
 
 
+# Without a name a survivor's words are true of any failure elsewhere: they decide nothing.
+SOME_PEER = 0.45
+NAMED_PEER = 0.52
+
+
 def peer_gone(evidence: Evidence) -> list[Candidate]:
     """Read what the surviving side says of a peer: surer where torch's own transports say it."""
     complaints = evidence.of_rows("remote-error", "remote-closed", "peer-closed", "store-lost", "net-recv")
@@ -324,7 +329,7 @@ def peer_gone(evidence: Evidence) -> list[Candidate]:
         rule="peer-gone",
         cause="peer-died",
         strength=Strength.SYMPTOM,
-        confidence=0.52 if of_torch else 0.31,
+        confidence=SOME_PEER if of_torch else 0.31,
         message=candidate.message + " (a peer went away, and its own log must say why)",
     )
     if any(s.row.id == "store-lost" and STARTING_CALLS & set(s.calls) for s in telling):
@@ -340,6 +345,7 @@ def _with_peer(evidence: Evidence, candidate: Candidate, complaints: Sequence[Si
         return candidate
     peer = peers.most_common(1)[0][0]
     node = evidence.node_of_address(peer)
+    candidate = replace(candidate, confidence=max(candidate.confidence, NAMED_PEER))
     if node is None:
         return replace(candidate, where=candidate.where._replace(peer=peer))
     culprits = evidence.ranks_of_node(node) - {s.line.rank for s in complaints}
@@ -400,6 +406,13 @@ def clients_joined(evidence: Evidence) -> list[Candidate]:
 
 
 FLUSHED = 5
+PROTECTION = 4
+# NCCL's troubleshooting guide on PCI Access Control Services: they send what goes to a GPU's memory through the host.
+PROTECTED = (
+    "Run `lspci -vvv | grep ACSCtl; nvidia-smi topo -m` on {node}. Switch ACS off (BIOS, hypervisor, `setpci`), or avoid "
+    "GPUDirect with NCCL_NET_GDR_LEVEL=LOC. Use NCCL 2.8 or newer, and leave other adapters out with NCCL_IB_HCA. "
+    "NCCL_IB_DISABLE=1 runs over sockets meanwhile"
+)
 STATUS = {
     4: "local protection error",
     9: "remote invalid request",
@@ -418,7 +431,8 @@ def ib_completion(evidence: Evidence) -> list[Candidate]:
         status = int(telling[0].groups["status"])
         candidate = read_candidate(evidence, telling)
         why = f" (status {status}: {STATUS.get(status, 'see ibv_wc_status')})"
-        return [replace(candidate, confidence=0.75, message=candidate.message + why)]
+        remedy = PROTECTED if status == PROTECTION else candidate.remedy
+        return [replace(candidate, confidence=0.75, message=candidate.message + why, remedy=remedy)]
     if not completions:
         return []
     candidate = replace(read_candidate(evidence, completions), strength=Strength.SYMPTOM)

@@ -326,6 +326,7 @@ ROWS = (
     ),
     Row("gloo-mesh", "wrong-interface", SYMPTOM, "torch ProcessGroupGloo.cpp, gloo transport/tcp/pair.cc", (
      "connectFullMesh failed", "gloo/transport/tcp/"),
+        r"gloo/transport/tcp/\S{1,40} rv != -1\. -1 vs -1\. connect: (?P<error2>.*)|"
         r"connectFullMesh failed(?:.*?remote=\[?(?P<peer>[\w.:]+?)\]?:(?P<port>\d+))?"
         r"|gloo/transport/tcp/\S{1,40} (?:Connect timeout|connect) \[(?P<peer2>[\w.:]+)\]:(?P<port2>\d+)"
         r"(?:: (?P<error>.*))?", rule="connect-refused"),

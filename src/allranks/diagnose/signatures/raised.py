@@ -50,6 +50,17 @@ ROWS = (
         scope=Scope.EXCEPTION,
         trace=r"vllm_client\.py",
         fix="Start the server with `trl vllm-serve --model MODEL`. A plain vLLM server has none of these paths"),
+    Row("launcher-variable", "bad-launch-arguments", role=Sign.ROOT, source="DeepSpeed launcher/multinode_runner.py",
+        needs=("KeyError",), pattern=r"KeyError: '[A-Z][A-Z_0-9]+'", confidence=0.8,
+        means="a variable that this release of DeepSpeed's launcher changes is not set", scope=Scope.EXCEPTION,
+        trace=_LAST_FOUR_FRAMES % r"deepspeed/launcher/(?:runner|multinode_runner|launch)",
+        fix="Run `export {variable}=` before the start, or install a newer DeepSpeed"),
+    Row("hostfile-refused", "bad-launch-arguments", role=Sign.ROOT, source="DeepSpeed launcher/runner.py",
+        needs=("ostfile", "slots"), pattern=r"[Hh]ostfile|slots", confidence=0.9,
+        means="DeepSpeed's launcher refuses its hostfile", scope=Scope.EXCEPTION,
+        trace=_LAST_FOUR_FRAMES % r"deepspeed/launcher/(?:runner|launch)",
+        fix="Write one line a node into the hostfile: `NAME slots=8`, with a name of ~/.ssh/config or an address, and "
+            "each once"),
     *(
         Row(id_, cause, role=Sign.ROOT, source=source, needs=_REFUSALS,
             pattern=r"^\S*(?:Value|Assertion|Type|Key)Error\b", confidence=0.75, means=means,
