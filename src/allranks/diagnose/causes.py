@@ -141,7 +141,7 @@ _PLACEHOLDERS = {
     "node": "NODE", "peer": "PEER", "rank": "RANK", "port": "PORT", "interface": "IFACE", "gpu": "GPU", "path": "PATH",
     "host": "NAME", "master": "MASTER", "module": "MODULE", "job": "JOB", "pod": "POD", "image": "IMAGE",
     "at_peer": "",
-    "container": "CONTAINER", "mtu": "1500", "variable": "VARIABLE",
+    "container": "CONTAINER", "mtu": "1500", "variable": "VARIABLE", "driver": "VERSION",
 }  # fmt: skip
 
 
@@ -627,7 +627,8 @@ _TABLE = (
            charge=Charge.LIMIT, explains="disk-full dataloader-worker-killed segfault-native host-out-of-memory"),
     _cause("nccl-version-mismatch", "nodes run different versions of NCCL that do not fit",
            next_step="Run `python -c 'import torch; print(torch.cuda.nccl.version())'` on every node",
-           fix="Use one image on all nodes, and remove entries of LD_LIBRARY_PATH that hold another libnccl",
+           fix="Use one image on all nodes. Remove entries of LD_LIBRARY_PATH that hold another libnccl, and all "
+               "nvidia-nccl packages but that of torch's CUDA (`python -m pip list | grep nccl`)",
            charge=S),
     _cause("driver-version-mismatch", "the GPU driver does not fit the CUDA or ROCm in use, or differs between nodes",
            next_step="Run `nvidia-smi; cat /proc/driver/nvidia/version`",

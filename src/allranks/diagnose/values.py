@@ -62,6 +62,7 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
     ),
     "container": (rf"[Cc]ontainer (?:name )?\"?/?(?P<v>{_NAME})\"?",),
     "variable": (r"KeyError: '(?P<v>[A-Z][A-Z0-9_]{2,60})'", r"environment variable (?P<v>[A-Z][A-Z0-9_]{2,60})"),
+    "driver": (r"driver version (?P<v>\d{3}\.\d{1,4}(?:\.\d{1,4})?)",),
     "mtu": (r"\bmtu[= ](?P<v>\d{3,5})",),
 }  # fmt: skip
 _COMPILED = {name: tuple(map(re.compile, patterns)) for name, patterns in _PATTERNS.items()}

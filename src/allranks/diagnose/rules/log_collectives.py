@@ -129,11 +129,6 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
             what = f"{count_ranks(waiting)} waited {same}"
         silent = f"{what} until it timed out, and what the others did is not in this log"
         suspected = f"{what} until it timed out: another rank may have been late"
-        preparing = evidence.of_rows("preparing")
-        if preparing:
-            state = short(preparing[-1].line.text.strip().rsplit("\r", 1)[-1], 80)
-            message = f"{what} until it timed out, while another still prepared the data ({state})"
-            return [replace(candidate, cause="straggler", confidence=0.6, message=message, remedy=PREPARE)]
         written = [s.groups["path"] for s in evidence.of_rows("dump-written")]
         remedy = COLLECT
         if written and not evidence.recordings:
@@ -224,12 +219,13 @@ def uneven_end(evidence: Evidence) -> list[Candidate]:
 # -- who has not come --------------------------------------------------------------------------------------
 
 # transformers training_args.py, accelerate state.py, timm and YOLO programs: one rank prepares data, the others wait.
+GAVE_UP = ("nccl-id-awaited", "store-wait", "store-timeout", "gloo-waited")
 FIRST_RANK_CALLS = frozenset(("main_process_first", "local_main_process_first", "torch_distributed_zero_first"))
 
 
 def first_rank(evidence: Evidence) -> list[Candidate]:
     """Say that ranks gave up on the one that prepares the data, from where they stood."""
-    gave_up = evidence.of_rows("nccl-id-awaited", "store-wait", "gloo-waited")
+    gave_up = evidence.of_rows(*GAVE_UP)
     waited = [s for s in gave_up if FIRST_RANK_CALLS & set(s.calls)]
     if not waited:
         return []
@@ -243,6 +239,31 @@ def first_rank(evidence: Evidence) -> list[Candidate]:
             cause="straggler",
             confidence=0.72,
             message=message,
+            remedy=PREPARE,
+            where=candidate.where._replace(rank=None),
+            culprits=frozenset(),
+        )
+    ]
+
+
+def preparing(evidence: Evidence) -> list[Candidate]:
+    """Say that ranks gave up while another still prepared the data, as the last line of its progress tells."""
+    progress = evidence.weighed_by("preparing")
+    gave_up = evidence.of_rows("watchdog", "dump-signal", "watchdog-stuck", *GAVE_UP)
+    if not progress or not gave_up:
+        return []
+    state = short(progress[-1].line.text.strip().rsplit("\r", 1)[-1], 80)
+    if "100%" in state:
+        return []
+    candidate = read_candidate(evidence, gave_up)
+    return [
+        replace(
+            candidate,
+            rule="preparing",
+            cause="straggler",
+            strength=Strength.SYMPTOM,
+            confidence=0.6,
+            message=f"ranks waited until it timed out, while another still prepared the data ({state})",
             remedy=PREPARE,
             where=candidate.where._replace(rank=None),
             culprits=frozenset(),
@@ -315,6 +336,7 @@ def _place_in_program(frame: Sighting) -> str:
 
 
 RULES = {
+    "preparing": ("datasets arrow_dataset.py: the bar of its progress", preparing),
     "first-rank": ("transformers training_args.py main_process_first, accelerate state.py", first_rank),
     "ranks-announced": ("Lightning fabric/utilities/distributed.py (_init_dist_connection)", ranks_announced),
     "failed-stacks": ("torch ProcessGroupNCCL.cpp printTraceback, TORCH_FR_BUFFER_SIZE", failed_stacks),

@@ -409,9 +409,9 @@ FLUSHED = 5
 PROTECTION = 4
 # NCCL's troubleshooting guide on PCI Access Control Services: they send what goes to a GPU's memory through the host.
 PROTECTED = (
-    "Run `lspci -vvv | grep ACSCtl; nvidia-smi topo -m` on {node}. Switch ACS off (BIOS, hypervisor, `setpci`), or avoid "
-    "GPUDirect with NCCL_NET_GDR_LEVEL=LOC. Use NCCL 2.8 or newer, and leave other adapters out with NCCL_IB_HCA. "
-    "NCCL_IB_DISABLE=1 runs over sockets meanwhile"
+    "Run `lspci -vvv | grep ACSCtl; nvidia-smi topo -m` on {node}. Switch ACS off (BIOS, hypervisor, `setpci`), or "
+    "avoid GPUDirect with NCCL_NET_GDR_LEVEL=LOC. Use NCCL 2.8 or newer, and leave other adapters out with "
+    "NCCL_IB_HCA. NCCL_IB_DISABLE=1 runs over sockets meanwhile"
 )
 STATUS = {
     4: "local protection error",

@@ -42,9 +42,10 @@ ROWS = (
     ),
     *table(
         "Open MPI opal/mca/btl/tcp/btl_tcp_endpoint.c", ROOT, "wrong-interface",
-        [("mpi-tcp", "btl_tcp_endpoint",
+        [("mpi-tcp", "btl_tcp_endpoint|btl: tcp:",
          r"btl_tcp_endpoint.*connect\(\) to (?P<peer>[\w.:]{2,60}) failed|"
-         r"btl_tcp_endpoint.*received unexpected process identifier",
+         r"btl_tcp_endpoint.*received unexpected process identifier|"
+         r"btl: tcp: Match incoming connection from .* failed",
          0.7, "the peer announced an address that this node does not reach, of a bridge or of another network",
          "port-blocked")],
         fix="Name the network that links the nodes: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 --mca "
@@ -157,9 +158,11 @@ ROWS = (
         [("rendezvous-timeout", "RendezvousTimeoutError|endezvous|Barrier timed out",
          r"RendezvousTimeoutError|(?i:rendezvous.*(?:timed out|timeout))|(?i:timed? ?out.*rendezvous)|"
          r"DEADLINE_EXCEEDED: Barrier timed out", 0.62),
-        ("store-wait", "wait timeout after|Socket Timeout|DistStoreError|Timed out after",
-         r"wait timeout after \d+ms, keys: (?P<keys>\S+)|Socket Timeout|"
-         r"DistStoreError|Timed out after \d+ seconds waiting", 0.5),
+        ("store-wait", "wait timeout after|DistStoreError|Timed out after",
+         r"wait timeout after \d+ms, keys: (?P<keys>\S+)|"
+         r"DistStoreError(?!: Socket Timeout)|Timed out after \d+ seconds waiting", 0.5),
+        # torch's store of before 2.0 says no more of any value that did not come.
+        ("store-timeout", "Socket Timeout", r"Socket Timeout", 0.45, "", "straggler"),
         ("waiting", "aiting for ",
          r"[Ww]aiting for (?:other (?:processes|workers|nodes|ranks)|all "
          r"(?:nodes|workers|ranks|processes)|\d+ more (?:nodes|workers))", 0.4),
@@ -301,8 +304,8 @@ ROWS = (
         rule="ranks-announced"),
     Row("preparing", "straggler", CASCADE, "datasets arrow_dataset.py: its progress, while other ranks wait",
         ("Running tokenizer", "Tokenizing", "Map", "Filter", "Grouping texts", "Generating "),
-        r"^(?:Running tokenizer|Tokenizing|Map|Filter|Grouping texts|Generating \w+ split)\b[^:]{0,60}:? +\d{1,2}%",
-        rule="collective-timeout"),
+        r"^(?:Running tokenizer|Tokenizing|Map|Filter|Grouping texts|Generating \w+ split)\b[^:]{0,60}:? +\d{1,3}%",
+        rule="preparing"),
     Row("failed-stack", "collective-mismatch", CASCADE, "torch ProcessGroupNCCL.cpp printTraceback",
         ("Stack trace of the failed collective",), r"Stack trace of the failed collective: *$",
         rule="failed-stacks"),

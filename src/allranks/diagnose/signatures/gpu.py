@@ -7,6 +7,10 @@ from .row import RAISED, Row, Sign, table
 ROOT = Sign.ROOT
 WEAK = Sign.WEAK
 SYMPTOM = Sign.SYMPTOM
+NO_NVLS = (
+    "Run `nvidia-smi -q | grep -A3 -i fabric; systemctl status nvidia-fabricmanager`, whose version must equal the "
+    "driver's. NCCL_NVLS_ENABLE=0 runs without NVLink SHARP meanwhile, and so proves that it is the NVSwitches"
+)
 ROWS = (
     Row("xid", "gpu-hardware-error", ROOT, "NVIDIA Xid catalogue, allranks/xid.py", ("Xid",),
         r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)", rule="kernel-xid"),
@@ -41,6 +45,13 @@ ROWS = (
          0.9)],
     ),
     *table(
+        "NVIDIA fabric manager: it checks the driver's version when it starts", ROOT, "fabric-manager",
+        [("fabric-version", "match with driver", r"(?i)fabric ?manager.* don't match with driver version", 0.95)],
+        fix="Run `dpkg -l | grep -e fabricmanager -e nvidia-driver; cat /proc/driver/nvidia/version` on {node}. "
+            "Install nvidia-fabricmanager in the driver's version ({driver}), or the driver in its version, and run "
+            "`systemctl restart nvidia-fabricmanager`",
+    ),
+    *table(
         "NVIDIA fabric manager guide, CUDA cudaErrorSystemNotReady (802), NCCL transport/nvls.cc", ROOT,
          "fabric-manager",
         [("system-not-ready", "system not yet initialized|SYSTEM_NOT_READY|SystemNotReady",
@@ -48,11 +59,25 @@ ROWS = (
          "a driver service that the machine needs, on NVSwitch machines the fabric manager, is not ready"),
         ("fabric-manager", "abric|nv-fabricmanager",
          r"(?i)(?:nvidia-?|nv-?)?fabric ?manager(?:\.service)?\b.{0,60}(?:fail|not running|mismatch|don't match|"
-         r"inactive|dead|not started|not found)|fabric state .*(?:fail|not)|waiting for fabric manager", 0.85),
-        ("nvls-multicast", "Multicast|multicast", r"NVLink SHARP \(NVLS\) Multicast memory|multicast.*CUDA error 401"
+         r"inactive|dead|not started|not found)|fabric state .*(?:fail|not)|waiting for fabric manager", 0.85)],
+    ),
+    *table(
+        "NCCL transport/nvls.cc: what it asks of the NVSwitches", ROOT, "fabric-manager",
+        [("nvls-multicast", "Multicast|multicast", r"NVLink SHARP \(NVLS\) Multicast memory|multicast.*CUDA error 401"
          r"|Failed to (?:bind|allocate|create).*[Mm]ulticast", 0.75,
-         "NCCL: usually an error of the fabric manager or the NVSwitches"),
-        ("imex", "IMEX|imex|MNNVL (cliqueSize", r"MNNVL \(cliqueSize \d+\) is available but not|"
+         "NCCL: usually an error of the fabric manager or the NVSwitches")],
+        fix=NO_NVLS,
+    ),
+    *table(
+        "NCCL transport/nvls.cc: what it asks of the NVSwitches", SYMPTOM, "fabric-manager",
+        [("nvls-failure", "transport/nvls.cc",
+          r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure (?!.*out of memory)", 0.4,
+          "the NVSwitches refuse what NVLink SHARP needs", "driver-version-mismatch")],
+        fix=NO_NVLS,
+    ),
+    *table(
+        "NVIDIA IMEX guide, NCCL mnnvl.cc", ROOT, "fabric-manager",
+        [("imex", "IMEX|imex|MNNVL (cliqueSize", r"MNNVL \(cliqueSize \d+\) is available but not|"
          r"(?i:imex.{0,40}(?:fail|error|not|denied))", 0.6)],
     ),
     *table(
@@ -220,7 +245,7 @@ ROWS = (
     *table(
         "CUDA cudaErrorUnknown: the driver has logged what it was", ROOT, "cuda-device-unavailable",
         [("cuda-unknown", "cudaErrorUnknown|unknown error",
-         r"(?:CUDA error|Cuda failure).*unknown error|CUDA unknown error|cudaErrorUnknown", 0.55, "",
+         r"(?:CUDA error|Cuda failure).*unknown error|CUDA unknown error|cudaErrorUnknown", 0.45, "",
          "gpu-hardware-error")],
         fix="Run `{kernel_log}; {smi}` on {node}. Where the kernel names an Xid, take the node out or reset the GPU. "
             "Else end what holds it, and load nvidia_uvm again (`modprobe -r nvidia_uvm; modprobe nvidia_uvm`)",

@@ -68,6 +68,18 @@ ROWS = (
          r"is required)|requires NCCL (?:version )?>=? ?\d", 0.7)],
     ),
     *table(
+        "ibv_reg_mr(3), errno EFAULT: an address that cannot be pinned, perftest perftest_resources.c", ROOT,
+        "nccl-ib-error",
+        [("ib-register-address", "Bad address", r"ibv_reg_mr\w{0,10}(?:\([^)]{0,100}\))? failed(?: with error|:) Bad "
+          r"address|^ERRNO: Bad address",
+          0.75, "the adapter cannot pin this address. Of GPU memory it does so without nvidia-peermem",
+          "nccl-p2p-error")],
+        scope=RAISED,
+        fix="Run `lsmod | grep peermem; ibv_devinfo` on {node}. Load nvidia-peermem (`modprobe nvidia-peermem`), "
+            "with a driver that was installed after OFED, or keep GPU memory from the adapter with "
+            "NCCL_NET_GDR_LEVEL=LOC. A run with NCCL_IB_DISABLE=1 proves that it is the fabric",
+    ),
+    *table(
         "ibv_reg_mr(3): errno ENOMEM is the limit's, EFAULT of an address that cannot be pinned, others the adapter's",
         ROOT, "nccl-ib-error",
         [("ib-register-refused", "ibv_reg_mr",
