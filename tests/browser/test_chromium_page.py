@@ -45,25 +45,6 @@ def page_of(run: Path) -> Path:
     return run / "report.html"
 
 
-def test_progress_is_drawn_in_light_and_dark(browser: chromium.Chromium, tmp_path: Path) -> None:
-    run = run_directories.make(tmp_path / "r", {"h1": [0, 1], "h2": [2, 3]}, {})
-    lines = []
-    for number in range(30):
-        slow = 10 * number if number < 15 else 150 + 3 * (number - 15)
-        steps = [10 * number, 10 * number, slow, 10 * number]
-        row = {"t": run_directories.T + 2 * number, "attempt": 0, "steps": steps}
-        lines.append(json.dumps({**row, "lateness": [0.0, 0.0, 0.2 * (number > 15), 0.0], "goodput": 0.9}))
-    (run / "evidence").mkdir(exist_ok=True)
-    (run / "evidence" / "progress.jsonl").write_text("\n".join([*lines, "{", ""]))
-    browser.open(page_of(run))
-    assert browser.said == []
-    assert "step time by rank, median 200 ms" in browser.text()
-    boxes = "[...document.querySelectorAll('svg.heatmap path.cells')].map(p => p.getBoundingClientRect())"
-    assert browser.value(f"{boxes}.every(box => box.width > 100 && box.height > 5)")
-    assert browser.value("document.querySelectorAll('svg.line path.values').length") == 2
-    assert browser.value("document.documentElement.scrollWidth <= window.innerWidth")
-
-
 def test_what_a_person_sees(browser: chromium.Chromium, tmp_path: Path) -> None:
     logs = {r: b'step 1\nrank %d reads shard\nneedle <b> & "%d"\n' % (r, r) for r in range(4)}
     browser.open(page_of(run_directories.make(tmp_path / "r", {"h1": [0, 1], "h2": [2, 3]}, logs)))

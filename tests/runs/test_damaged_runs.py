@@ -151,7 +151,7 @@ EVIDENCE = (
     b'{"schema": 1, "nodes": {"h1": {"shm": 5, "mem": "x"}}, "checks": ["shm", "memory", 7], "t": "x", "request": []}',
     b'{"schema": 1, "nodes": {"h1": {}}, "checks": {"shm": 1}, "unreachable": [5, {"message": "x"}], "covered": 5}',
 )
-HISTORIES = ("progress.jsonl", "usage.jsonl")
+HISTORIES = ("usage.jsonl",)
 ROWS = (
     b'{"t": "x", "ranks": 5, "steps": {"0": []}, "node": 7, "usage": "x"}\n{"t": 1e400}\n',
     b'{"t": -1, "node": "h1", "usage": {"t": {}, "cores": -1, "load": []}, "lateness": {"x": 1}}\n' * 3,

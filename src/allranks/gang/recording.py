@@ -21,7 +21,6 @@ from allranks.runs.directory import RunDirectory, save_error
 from allranks.runs.documents import StatusDocument
 from allranks.runs.logs import LogWriter
 from allranks.runs.opening import write_status
-from allranks.runs.progresshistory import ProgressHistory
 from allranks.runs.regular import append
 from allranks.runs.timeledger import Timekeeper
 from allranks.runs.view import View
@@ -148,7 +147,6 @@ class Recording:
         self._beat = beat
         self.logs = LogWriter(run)
         self._usage = UsageLog(run)
-        self._progress = ProgressHistory(run)
         self.undecodable = Undecodable(lambda message: self.note(PlainNote(message)))
         self.timekeeper = Timekeeper()
         self.attempt_facts = AttemptFacts()  # what the verdict on the present attempt goes by
@@ -264,7 +262,6 @@ class Recording:
 
     def write_status(self, status: StatusDocument, now: float) -> None:
         """Show the state of the run, and write it where it has changed; its time says that this process lives."""
-        self._progress.note(status, time.time())
         if self.whole_status is not None:
             whole = self.whole_status()
             if whole is None:

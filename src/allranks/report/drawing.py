@@ -1,6 +1,6 @@
 """What drawings share: the frame that their lines stand in, and the ticks of an axis (pure).
 
-The templates busbw.html, timeline.html and overlap.html draw with these figures alone: no script, no style sheet,
+The templates timeline.html and overlap.html draw with these figures alone: no script, no style sheet,
 nothing fetched. Names are escaped there.
 """
 

@@ -14,8 +14,6 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import PreflightDocument, SuiteResult, suite_result
 from allranks.runs.judged import judge_run
 from allranks.runs.logdiagnosis import LogPart, Progress, read_log_files
-from allranks.runs.progresshistory import NAME as PROGRESS
-from allranks.runs.progresshistory import read_progress
 from allranks.runs.regular import open_regular
 from allranks.runs.tests import read_rows
 
@@ -63,7 +61,6 @@ def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progres
         texts=dict(_texts(run)),
         excerpts=tuple(excerpts),
         logs_left_out=len(logs) - len(excerpts),
-        progress=tuple(read_progress(run)),
     )
 
 
@@ -81,8 +78,7 @@ def evidence_files(run: RunDirectory) -> list[Path]:
 
 
 def _texts(run: RunDirectory) -> Iterator[tuple[str, str]]:
-    texts = [path for path in evidence_files(run) if path.name != PROGRESS]
-    for path in texts[:MOST_TEXTS]:
+    for path in evidence_files(run)[:MOST_TEXTS]:
         try:
             with open_regular(path) as file:
                 data = file.read(TEXT + 1)

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from allranks.findings import Finding
 from allranks.runs.documents import PreflightDocument
-from allranks.text import cut
+from allranks.text import cut, format_rate, format_size_option, format_time
 
 from .checks_table import WORDS, Rows, counts
 
@@ -32,8 +32,13 @@ def environment() -> Environment:
     templates = Environment(
         loader=PackageLoader("allranks.report"), autoescape=True, undefined=StrictUndefined, finalize=_cut
     )
-    templates.filters["place"] = "{:.1f}".format  # in a drawing
-    templates.filters["level"] = finding_level
+    templates.filters.update(
+        place="{:.1f}".format,  # in a drawing
+        level=finding_level,
+        time=format_time,
+        rate=format_rate,
+        size=format_size_option,
+    )
     return templates
 
 

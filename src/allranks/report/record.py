@@ -11,7 +11,6 @@ from allranks.protocol.jsontext import Json
 from allranks.protocol.run_facts import Fact, Stamped
 from allranks.runs.documents import (
     PreflightDocument,
-    ProgressRow,
     ResultDocument,
     RunDocument,
     StatusDocument,
@@ -77,4 +76,3 @@ class Record:
     checks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     excerpts: tuple[Excerpt, ...] = ()
     logs_left_out: int = 0
-    progress: tuple[ProgressRow, ...] = ()

@@ -35,7 +35,6 @@ from .ledgerwords import goodput_words, ledger_rows
 from .linkmaps import link_map
 from .machines import addresses, facts_of, machine_groups, scheduler
 from .page import FINDINGS, LINES, environment, findings_of, moment, render
-from .progressplot import progress_plots
 from .record import Excerpt, LogName, Record
 from .redact import Hidden
 from .timeline import PlottedNode, timeline
@@ -90,7 +89,6 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         wall=format_elapsed(ledger.wall),
         plot=timeline_plot(line, where),
         legend=legend(line),
-        progress=progress_plots(record.progress),
         began=moment(line.start),
         links=links,
         links_of=links_of,

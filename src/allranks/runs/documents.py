@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from allranks.findings import Finding, Verdict
 from allranks.protocol.attempts import AttemptEnd
-from allranks.protocol.codec import Annotated, decode_parts, needs, omit_empty, omit_none, within
+from allranks.protocol.codec import decode_parts, needs, omit_empty, omit_none
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.samples import NodeUsage
@@ -244,17 +244,6 @@ class RunProgress(NamedTuple):
         if self.total is not None:
             return f"{self.step}/{self.total}"
         return str(self.step)
-
-
-@omit_empty("lateness", "goodput")
-class ProgressRow(NamedTuple):
-    """A line of evidence/progress.jsonl: steps and lateness (seconds) in the order of the ranks, None where unknown."""
-
-    t: Annotated[float, within(0, 1e11)]  # unix seconds
-    attempt: int
-    steps: tuple[Annotated[int, within(0, 1 << 53)] | None, ...]
-    lateness: tuple[Annotated[float, within(0, 1e9)] | None, ...] = ()
-    goodput: Annotated[float, within(0, 1)] | None = None  # so far
 
 
 # States of a node and of a rank that tell of a run in progress.
