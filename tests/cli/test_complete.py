@@ -1,4 +1,4 @@
-"""What a shell offers behind Tab, as its script asks: verbs, options, runs, ranks, nodes, checks, choices."""
+"""What a shell offers behind Tab, as its script asks: verbs, options, runs, choices."""
 
 from __future__ import annotations
 
@@ -16,20 +16,9 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A directory with a run of two nodes, a script, and a home with an ssh configuration."""
+    """A directory with a run."""
     run = RunDirectory.create(tmp_path / "runs", "demo", time.time())
-    nodes = [
-        {"name": name, "index": at, "ranks": [{"rank": 2 * at}, {"rank": 2 * at + 1}]}
-        for at, name in enumerate(("gpu1", "gpu2"))
-    ]
-    run.write_document("run.json", {"run": run.name, "nodes": nodes, "started": time.time(), "controller": None})
-    run.write_document("status.json", {"state": "done", "world_size": 4, "nodes": nodes})
-    (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh" / "config").write_text("Host login1 *.cluster\n  User me\nhost=login2\n")
-    (tmp_path / ".config" / "allranks").mkdir(parents=True)
-    (tmp_path / ".config" / "allranks" / "config.toml").write_text(
-        "[cluster.lab]\nhosts='a'\n[cluster.big]\nslurm=true\n"
-    )
+    run.write_document("run.json", {"run": run.name, "nodes": [], "started": time.time(), "controller": None})
     return tmp_path
 
 
@@ -56,12 +45,7 @@ def offered(place: Path, *words: str) -> list[str]:
         (["check", "--color", "a"], ["auto", "always"]),
         (["diagnose", "--exit"], ["--exit-code"]),
         (["run", "--on-hang", ""], ["stop", "report", "restart"]),
-        (["run", "--hosts", "log"], ["login1", "login2"]),
-        (["check", "--cluster", ""], ["lab", "big"]),
         (["run", "--local", "1", "--nod"], ["--nodes", "--node-dir", "--node-wait"]),
-        (["logs", "--rank", ""], ["0", "1", "2", "3"]),
-        (["logs", "--node", "gpu"], ["gpu1", "gpu2"]),
-        (["check", "--only", "gpu_ec"], ["gpu_ecc"]),
         (["render", "kub"], ["kubernetes"]),
         (["render", "kubernetes", "--kind", "job"], ["job", "jobset"]),
         (["test", "--suite", "b"], ["bandwidth"]),
@@ -76,7 +60,6 @@ def test_runs(place: Path) -> None:
     (run,) = (place / "runs").iterdir()
     for verb in ("status", "logs", "attach", "stop", "report"):
         assert offered(place, verb, "dem") == [run.name]
-    assert offered(place, "logs", run.name, "--rank", "3") == ["3"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -18,7 +18,7 @@ QUIET_FINDINGS = quiet("print what is wrong, and nothing else")
 QUIET_FAILURES = quiet("print only what failed")
 COMMAND_HELP = "train.py …, -m PACKAGE.MODULE …, or any program. What follows it is the program's"
 
-ON = SettingRow("on", text("a host that ssh reaches", "HOST"), "host that has the run, over ssh", complete="hosts")
+ON = SettingRow("on", text("a host that ssh reaches", "HOST"), "host that has the run, over ssh")
 
 RUN_COMMAND = Declared(
     "run",
@@ -73,7 +73,7 @@ DIAGNOSE = Declared(
             "[FILE… | DIR | - | RUN]",
             "logs of any launcher, a directory of them, standard input, or a run [default: the newest run]",
             many=True,
-            complete="runs",
+            names_run=True,
         ),
     ),
     options=(
@@ -90,9 +90,7 @@ EXPLAIN = Declared(
     "What a cause, a check or a state means, and what to do about it. Without a name it lists all.",
     ("explain port-blocked",),
     "explain.command",
-    arguments=(
-        Argument("name", "[CAUSE | CHECK | STATE]", "cause of a verdict, ID of a check, a state", complete="pages"),
-    ),
+    arguments=(Argument("name", "[CAUSE | CHECK | STATE]", "cause of a verdict, ID of a check, a state"),),
     options=(SIGNATURES, AS_JSON),
 )
 REPORT = Declared(
@@ -158,7 +156,6 @@ TOP = Declared(
             "on",
             text("a host that ssh reaches", "HOST"),
             "read the run on this host over ssh. Nothing is installed there",
-            complete="hosts",
         ),
         SettingRow("once", FLAG, "print it once, as where standard output is not a terminal"),
         SettingRow("interval", duration(0.2), "time between two looks", default=1.0, metavar="DURATION"),
@@ -170,7 +167,6 @@ ONLY_RANKS = SettingRow(
     "rank",
     several(whole_number(0, 999_999), "ranks such as 0,1", commas=True),
     "only these ranks, such as 0,1",
-    complete="ranks",
     default=(),
 )
 ONLY_ROLES = SettingRow(
@@ -206,7 +202,6 @@ LOGS = Declared(
             "node",
             several(text("a node's name or index", "NODE"), "names or indexes of nodes", commas=True),
             "only these nodes, by name or index, such as 0,1",
-            complete="nodes",
             default=(),
         ),
         ONLY_RANKS,
@@ -248,7 +243,7 @@ STOP = Declared(
     "stop.command",
     arguments=(
         Argument(
-            "run", "[RUN]", "run directory or name [default: the run that goes on, else the newest]", complete="runs"
+            "run", "[RUN]", "run directory or name [default: the run that goes on, else the newest]", names_run=True
         ),
     ),
     options=(
@@ -419,7 +414,6 @@ EXEC = Declared(
             "run",
             text("a run directory or the name of a run", "RUN"),
             "the nodes of this run, instead of a target. Nodes that joined need --allow-exec",
-            complete="runs",
         ),
         SettingRow("timeout", duration(0, above=True), "time after which the command is ended [default: none]"),
         SettingRow(

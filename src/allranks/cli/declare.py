@@ -20,10 +20,10 @@ import click
 
 from allranks import early
 from allranks.cluster.names import show
-from allranks.errors import UsageError
+from allranks.errors import AllranksError, UsageError
 from allranks.protocol.jsontext import Json
 from allranks.report.terminal import shows_colour
-from allranks.settings.parsers import FLAG, choice, path
+from allranks.settings.parsers import FLAG, Parser, choice, path
 from allranks.settings.setting import OPTIONS, PANELS, SettingRow
 from allranks.settings.table import SETTINGS, suggestion
 from allranks.text import join_words
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Given = Mapping[str, Json]
 HELP = ["-h", "--help"]
 HELP_ALL = "--help-all"
+HELP_VERB = "help"
 HELP_OF_HELP = "print this help"
 MOST_SHOWN = 24  # visible options from which on --help shows the common ones
 EXAMPLE_WIDTH = 70  # characters of an example's line, which fits a terminal of 80
@@ -65,17 +66,17 @@ def quiet(what: str) -> SettingRow:
 
 
 class Argument(NamedTuple):
-    """An argument of a command. `many`: it takes several words."""
+    """An argument of a command. `many`: it takes several words. `names_run`: a shell offers the runs."""
 
     name: str
     metavar: str
     help: str
     many: bool = False
     required: bool = False
-    complete: str = ""
+    names_run: bool = False
 
 
-RUN = Argument("run", "[RUN]", "run directory or name [default: the newest run]", complete="runs")
+RUN = Argument("run", "[RUN]", "run directory or name [default: the newest run]", names_run=True)
 
 
 @dataclass(frozen=True)
@@ -165,9 +166,7 @@ class RowOption(click.Option):
         )
 
     def _offers(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from .complete import offers  # imported late: only a shell asks
-
-        return offers(self.row.complete, self.row.parser, incomplete, ctx.params)
+        return offers(self.row.parser.choices, self.row.parser, incomplete)
 
 
 class WordArgument(click.Argument):
@@ -186,9 +185,7 @@ class WordArgument(click.Argument):
         )
 
     def _offers(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from .complete import offers  # imported late: only a shell asks
-
-        return offers(self.argument.complete, PATH, incomplete, ctx.params)
+        return offers(run_names() if self.argument.names_run else (), PATH, incomplete)
 
 
 class DeclaredCommand(click.Command):
@@ -283,6 +280,47 @@ class DeclaredCommand(click.Command):
             if lines:
                 with formatter.section(title):
                     formatter.write_dl([(names.ljust(width), text) for names, text in lines], col_max=WIDEST)
+
+
+def offers(words: Iterable[str], parser: Parser, incomplete: str) -> list[CompletionItem]:
+    """List what a shell may offer for a word: those of `words` that begin so, else files where it is a path."""
+    from click.shell_completion import CompletionItem  # imported late: only a shell asks
+
+    items = [CompletionItem(word) for word in words if word.startswith(incomplete)]
+    if parser.is_path and not items:
+        return [CompletionItem(incomplete, type="dir" if parser.metavar == "DIR" else "file")]
+    return items
+
+
+def run_names() -> list[str]:
+    """List the runs of this directory's settings, the newest first; none where they cannot be read."""
+    from .chosen_run import list_runs, runs_directory  # imported late: only a shell asks
+
+    try:
+        return [run.name for run in reversed(list_runs(runs_directory(None)))]
+    except (AllranksError, OSError):
+        return []
+
+
+class AllVerbs(click.Group):
+    """All verbs, as a shell's completion walks through them; `load` makes the command of the one that is typed."""
+
+    def __init__(self, verbs: Mapping[str, str], load: Callable[[str], click.Command]) -> None:
+        super().__init__("allranks")
+        self._verbs = {**verbs, HELP_VERB: "options of a verb"}
+        self._load = load
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load the command of a verb; verbs follow `help`, too."""
+        if cmd_name == HELP_VERB:
+            return self
+        return self._load(cmd_name) if cmd_name in self._verbs else None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Verbs with their help, without loading one."""
+        from click.shell_completion import CompletionItem  # imported late: only a shell asks
+
+        return [CompletionItem(name, help=text) for name, text in self._verbs.items() if name.startswith(incomplete)]
 
 
 def example_text(words: str) -> str:

@@ -225,9 +225,11 @@ def _failed_itself(error: Exception, as_json: bool) -> int:
 
 def complete(instruction: str) -> int:
     """Print a shell's completion script, or the words that it asks for."""
-    from .complete import Verbs, shell_complete  # imported late: only a shell asks
+    from click.shell_completion import shell_complete  # imported late, as the next: only a shell asks
 
-    return shell_complete(Verbs(VERBS, load), {}, "allranks", COMPLETION, instruction)
+    from .declare import AllVerbs
+
+    return shell_complete(AllVerbs(VERBS, load), {}, "allranks", COMPLETION, instruction)
 
 
 def _fail(message: str, code: int, as_json: bool, cause: str = "") -> int:

@@ -263,14 +263,6 @@ class _Cluster:
     layer: Layer
 
 
-def cluster_names(user_config: Mapping[str, Json]) -> list[str]:
-    """Return the names of the clusters that the user's own file defines, in its order; none where it is damaged."""
-    tables = user_config.get(CLUSTER)
-    if not isinstance(tables, Mapping):
-        return []
-    return [str(name) for name in tables]
-
-
 def _clusters(tables: Json, source: str) -> dict[str, dict[str, Json]]:
     """Return the keys of each cluster by its name; refuse all but a table of settings."""
     if tables is None:

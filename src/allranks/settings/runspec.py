@@ -83,12 +83,12 @@ class Target:
     """Which nodes. One of local, hosts, slurm, k8s, sky is set; none of them is one virtual node."""
 
     cluster: str | None = setting(None, CLUSTER_NAME, "settings of [cluster.NAME] in ~/.config/allranks/config.toml",
-        "run check test render clean exec", example='"lab"', variables=("ALLRANKS_CLUSTER",), complete="clusters")
+        "run check test render clean exec", example='"lab"', variables=("ALLRANKS_CLUSTER",))
     local: int | None = setting(None, whole_number(1, 1024), "virtual nodes on this machine",
         "run check test render clean exec", example="2", common="run check test")
     hosts: str | None = setting(None, HOSTS,
         "hostfile, or a list such as h1,h2 or node[01-04]. The first host is node 0",
-        "run check test render clean exec", "--hosts --hostfile -H", example='"hosts.txt"', complete="hosts",
+        "run check test render clean exec", "--hosts --hostfile -H", example='"hosts.txt"',
         common="run check test render clean")
     slurm: bool = setting(False, FLAG, "nodes of the Slurm allocation. Outside of one, `run` submits a job",
         "run check test exec", common="run check test")
@@ -235,11 +235,11 @@ class Preflight:
 
     check: bool = setting(True, FLAG, "check the nodes before ranks start", "run test join", "--no-check")
     allow: tuple[str, ...] = setting((), several(ID, "names of checks or findings such as own_name", commas=True),
-        "check or cause that does not stop the run", _GANG, example='["shm"]', complete="checks", common="check")
+        "check or cause that does not stop the run", _GANG, example='["shm"]', common="check")
     level: str = setting("full", choice("quick", "full"), "which checks `allranks check` makes", "check join",
         common="check")
     only: tuple[str, ...] = setting((), several(ID, "names of checks such as own_name", commas=True),
-        "these checks or tests alone", "check test join", example='["gpu_ecc"]', complete="checks", common="check test")
+        "these checks or tests alone", "check test join", example='["gpu_ecc"]', common="check test")
     data_paths: tuple[str, ...] = setting((), several(path("", "PATH"), "paths of files or directories on the nodes"),
         "data that every node must have, with the same content", "check " + _RENDERED, "--data-path",
         example='["/data/train"]', common="check")
@@ -336,11 +336,10 @@ class Output:
         example="true", variables=("DEBUG_DISTRIBUTED",))
     detach: bool = setting(False, FLAG, "go on without this terminal", "run", common="run")
     controller: str | None = setting(None, text("first-node, a host of the list, or here", "HOST"),
-        "host that runs the controller, or first-node. This terminal may go", "run", example='"first-node"',
-        complete="hosts")
+        "host that runs the controller, or first-node. This terminal may go", "run", example='"first-node"')
     notify: tuple[str, ...] = setting((), NOTICES,
         "service that hears of failures, hangs, retries, slow ranks, the end: an entry of [notify]", "run",
-        example='["slack"]', complete="notices", may_hold_secrets=True)
+        example='["slack"]', may_hold_secrets=True)
     metrics_port: str | None = setting(None, LISTEN,
         "answer Prometheus there with the run's metrics [default address: 127.0.0.1]", "run", example='"9400"')
     metrics_file: str | None = setting(None, path("the path of a file", "FILE"),

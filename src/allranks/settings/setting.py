@@ -37,9 +37,8 @@ class SettingRow:
     template of allranks.toml, in TOML, where the default would say little. `common` are the commands whose `--help`
     shows it; `--help-all` shows all. `default` and `panel` of a setting come from its field and its group, unless
     the row names a panel. `variables` are read from the environment. `engines` need it: without one of them the
-    option is refused. `complete` says what a shell offers: runs, ranks, hosts or checks. `in_file` is false for
-    what has no key in allranks.toml. A flag that is on by default has an option that begins with --no- and switches
-    it off.
+    option is refused. `in_file` is false for what has no key in allranks.toml. A flag that is on by default has an
+    option that begins with --no- and switches it off.
     """
 
     name: str
@@ -53,7 +52,6 @@ class SettingRow:
     example: str = ""
     variables: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
-    complete: str = ""
     common: str = ""
     default: Json = None
     panel: str = OPTIONS
