@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from tests import forked
 from tests.descriptors import many_open
 from tests.hosts.waiting import BOUND, wait_until
 
@@ -46,9 +45,8 @@ def test_what_the_work_gives_and_what_it_raises() -> None:
         in_child(lambda: (_ for _ in ()).throw(NodeError("h1")), BOUND)
     with pytest.raises(WorkFailed, match=r"ZeroDivisionError: .* by zero"):
         in_child(lambda: 1 // 0, BOUND)
-    with pytest.raises(WorkFailed) as caught:
-        in_child(lambda: os.kill(os.getpid(), signal.SIGPROF), BOUND)
-    assert caught.value.signal == signal.SIGPROF
+    with pytest.raises(WorkFailed, match="killed by signal 9"):
+        in_child(lambda: os.kill(os.getpid(), signal.SIGKILL), BOUND)
 
 
 def test_at_the_limit_the_work_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
@@ -117,20 +115,6 @@ def test_the_verdict_never_waits_for_the_reading_of_logs(tmp_path: Path, monkeyp
     assert (result["exit"], result["program_exit"]["code"]) == (1, 3), result["verdict"]
     notes = [e["message"] for e in session.run_dir.read_lines()[0] if e["event"] == "note"]
     assert [n for n in notes if n.startswith("the logs were not read for the verdict (not ready within 0.5 s)")]
-
-
-@pytest.mark.parametrize("words", [(), pytest.param(("--bundle",), marks=pytest.mark.slow)])
-def test_a_pattern_of_redact_without_an_end_is_refused(words: tuple[str, ...], tmp_path: Path) -> None:
-    """What it should hide would be in the page: nothing is written."""
-    session = failed_run(tmp_path)
-    session.run()
-    place = tmp_path / "made"
-    place.mkdir()
-    command = ["report", *words, "--output", str(place / "x"), "--redact", "(a|aa)+$"]
-    done = forked.call(command, cwd=tmp_path, timeout=BOUND)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "--redact '(a|aa)+$': one line took more than 2 s of processor time" in done.stderr
-    assert list(place.iterdir()) == []
 
 
 def test_a_controller_of_many_nodes_waits_for_its_child_too() -> None:

@@ -1,8 +1,7 @@
 """When the ranks of this node called their newest collectives, and what keeps a suspected one (pure reading, no order).
 
 The times come from the ranks themselves, the counters of connections from the kernel. A suspect's stacks are sampled
-some times, and what its control groups, its CPU and its memory have counted meanwhile is compared. So are the clocks
-of the processors under it.
+some times, and what its control groups and its CPU have counted meanwhile is compared.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from allranks.protocol.samples import SuspectLook
 from .asking import call_times
 from .cgroups import quota_groups, read_cpu_stat
 from .files import read_text
-from .processes import Process, stat_fields
+from .processes import Process
 from .sample import sample
 from .sockets import link_counts
 
@@ -61,13 +60,12 @@ def look_at(ranks: Dict[int, Process], node_dir: str) -> Dict[int, SuspectLook]:
             max(0, after.periods - gone.periods),
             max(0, after.throttled - gone.throttled),
             round(max(0.0, after.stood - gone.stood), 3),
-            max(0, after.faults - gone.faults),
         )
     return looks
 
 
 def counted(pid: int) -> SuspectLook:
-    """Read what the CPU quotas of a process have counted, of the group that stood still longest, and its page faults.
+    """Read what the CPU quotas of a process have counted, of the group that stood still longest.
 
     A quota of any group above holds too (kernel: admin-guide/cgroup-v2.rst, scheduler/sched-bwc.rst).
     """
@@ -76,6 +74,4 @@ def counted(pid: int) -> SuspectLook:
         periods, throttled, stood = read_cpu_stat(read_text(os.path.join(path, "cpu.stat")))
         if stood > most.stood or not most.periods:
             most = SuspectLook(periods=periods, throttled=throttled, stood=stood)
-    fields = stat_fields(pid)
-    faults = int(fields[9]) if len(fields) > 9 else 0  # majflt, counted from the state
-    return most._replace(faults=faults)
+    return most

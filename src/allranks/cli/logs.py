@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from allranks.engines import settle
@@ -32,7 +30,6 @@ METRICS_TAIL = 5  # lines of each rank
 TAIL_CONTEXT = 1000  # further lines of each rank, so that the last ones are folded as they are without --tail
 WINDOW = 2.0  # seconds between the same line of two ranks that folds them: arrival is known to the second
 LINE_LIMIT = 1 << 20  # bytes of a line that wait for its end
-GREP_SECONDS = 0.5  # of processor time for one line
 GREP_LIMIT = 64 << 10  # bytes of a line that are searched: as many as are displayed
 
 
@@ -75,11 +72,7 @@ def command(
     if tail is not None and grep is None and until is None:  # else the last lines are found by reading all
         reader.skip_to_last_lines(tail + TAIL_CONTEXT)
     lines: LogPrinter | JsonLines = JsonLines(tail) if json_ else LogPrinter(run_dir, not no_fold, tail)
-    if grep is None:
-        _output(run_dir, reader, lines, follow)
-        return DONE
-    with time_limit_of_a_line() as watched:
-        _output(run_dir, reader, MatchingLines(lines, grep, watched), follow)
+    _output(run_dir, reader, lines if grep is None else MatchingLines(lines, grep), follow)
     return DONE
 
 
@@ -226,50 +219,13 @@ def _written(node: str, rank: int, line: bytes) -> str:
 # -- --grep --------------------------------------------------------------------------------------------
 
 
-class SearchTooLong(Exception):
-    """A pattern takes too long on one line."""
-
-
-class SearchedLine:
-    """Which line is searched at the moment: `line` counts them, `searching` tells whether one is."""
-
-    def __init__(self) -> None:
-        self.line = 0
-        self.searching = False
-        self._last = -1
-
-    def look(self) -> None:
-        """Raise SearchTooLong where the same line is searched as at the last look."""
-        if self.searching and self.line == self._last:
-            raise SearchTooLong
-        self._last = self.line
-
-
-@contextlib.contextmanager
-def time_limit_of_a_line() -> Iterator[SearchedLine]:
-    """Look every GREP_SECONDS of processor time whether one line still takes a search of Python's `re`.
-
-    The search runs handlers of signals as it goes (MAYBE_CHECK_SIGNALS of Modules/_sre/sre_lib.h), so that what one
-    raises ends it. A timer for each line would be two system calls a line.
-    """
-    watched = SearchedLine()
-    before = signal.signal(signal.SIGPROF, lambda number, frame: watched.look())
-    signal.setitimer(signal.ITIMER_PROF, GREP_SECONDS, GREP_SECONDS)
-    try:
-        yield watched
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-
-
 class MatchingLines:
     """Passes on the lines in which a pattern is found, as they are displayed: without colours, cut at GREP_LIMIT."""
 
-    def __init__(self, lines: LogPrinter | JsonLines, pattern: str, watched: SearchedLine) -> None:
+    def __init__(self, lines: LogPrinter | JsonLines, pattern: str) -> None:
         self._lines = lines
         self._pattern = re.compile(pattern)
         self._splitter = LineSplitter()
-        self._watched = watched
 
     def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
         """Bytes of a rank."""
@@ -294,17 +250,7 @@ class MatchingLines:
 
     def _matches(self, line: bytes) -> bool:
         text = clean(last_state(line)[:GREP_LIMIT].decode("utf-8", "replace"), colour=False)
-        self._watched.line += 1
-        self._watched.searching = True
-        try:
-            return self._pattern.search(text) is not None
-        except SearchTooLong:
-            raise UsageError(
-                f"--grep {self._pattern.pattern!r} took more than {GREP_SECONDS:g} s of processor time on one line. "
-                "It probably repeats a repetition, as (a+)+ does\nhint: write it without nested + and *"
-            ) from None
-        finally:
-            self._watched.searching = False
+        return self._pattern.search(text) is not None
 
 
 def _output(run: RunDirectory, reader: LogReader, out: LogPrinter | JsonLines | MatchingLines, follow: bool) -> None:

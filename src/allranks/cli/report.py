@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import re
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +31,6 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import PreflightDocument
 from allranks.runs.logdiagnosis import LogPart
 from allranks.runs.regular import replacing, size_of
-from allranks.settings.secretforms import Span
 from allranks.settings.secrets import is_secret_name
 from allranks.text import count_of, plural
 
@@ -43,7 +40,6 @@ from .streams import show_reading
 AT_ONCE = 16 << 20  # bytes of logs that are read for the page at the end of a failed run: some tenths of a second
 END_SECONDS = 10.0  # for that page
 MOST_SECONDS = 900.0  # for a page or a bundle that was asked for
-LINE_SECONDS = 2.0  # of processor time for a pattern of the user's on one line
 
 
 def command(
@@ -59,7 +55,8 @@ def command(
     else:
         path = place(output, "report.html") if output else run_dir.path / "report.html"
         work = partial(_page, run_dir, path, redact)
-    _say(_in_time(work, run_dir, path, redact), json_)
+    _ = fresh_redactor(redact)  # a wrong pattern is said at once
+    _say(_in_time(work, run_dir, path), json_)
     return DONE
 
 
@@ -84,8 +81,7 @@ def _bundle(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
     return Made(bundle=str(path), files=files, redacted=redactor.hidden)
 
 
-def _in_time(work: Callable[[], Made], run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
-    _ = fresh_redactor(patterns)  # a wrong pattern is said at once
+def _in_time(work: Callable[[], Made], run: RunDirectory, path: Path) -> Made:
     try:
         return in_child(work, MOST_SECONDS)
     except OutOfTime:
@@ -95,12 +91,6 @@ def _in_time(work: Callable[[], Made], run: RunDirectory, path: Path, patterns: 
         ) from None
     except WorkFailed as error:
         _forget_part(path)
-        if error.signal == signal.SIGPROF:
-            listed = " or ".join(f"--redact {pattern!r}" for pattern in patterns)
-            raise UsageError(
-                f"{listed}: one line took more than {LINE_SECONDS:g} s of processor time, so nothing was written. "
-                "Write the pattern so that its repetitions cannot match the same text in two ways"
-            ) from None
         raise AllranksError(f"{path} could not be made: {error}") from None
 
 
@@ -108,14 +98,6 @@ def _forget_part(path: Path) -> None:
     with contextlib.suppress(OSError):
         for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
             part.unlink()
-
-
-def spans_in_time(pattern: re.Pattern[str], text: str) -> list[Span]:
-    """All matches of a pattern of the user's; the kernel ends this process where a line takes too long."""
-    signal.setitimer(signal.ITIMER_PROF, LINE_SECONDS)
-    matches = [match.span() for match in pattern.finditer(text)]
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    return matches
 
 
 def place(output: str | None, name: str) -> Path:
@@ -156,7 +138,7 @@ def _write(record: Record, path: Path, redactor: Redactor) -> None:
 
 def fresh_redactor(patterns: Sequence[str] = ()) -> Redactor:
     """One that knows the secrets of this process's environment."""
-    return Redactor(patterns, known_secrets(os.environ), spans_in_time)
+    return Redactor(patterns, known_secrets(os.environ))
 
 
 def page_at_end(run: RunDirectory) -> Path | None:

@@ -196,7 +196,7 @@ class SuspectLook(NamedTuple):
     """How a rank spent some seconds: stack samples (agent/sample.py), and what its control groups counted meanwhile.
 
     `at` are seconds from the first sample. `periods` of its CPU quota, those that were `throttled`, and the seconds
-    that it stood still; `faults`: pages read back from disk.
+    that it stood still.
     """
 
     samples: Tuple[JsonObject, ...] = ()
@@ -204,4 +204,3 @@ class SuspectLook(NamedTuple):
     periods: int = 0
     throttled: int = 0
     stood: float = 0.0
-    faults: int = 0

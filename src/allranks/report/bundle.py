@@ -35,7 +35,6 @@ LEAST = 16 << 10
 MOST = 1 << 20
 DOCUMENT = 8 << 20  # bytes of a JSON document that is taken as such
 MOST_FILES = 1024
-CHUNK = 256 << 10
 DOCUMENTS = ("run.json", "result.json", "status.json", "verdict.json", "events.jsonl", "controller.log")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -138,33 +137,19 @@ def _text(
     redactor: Redactor, file: IO[bytes], size: int, entry: IO[bytes], name: str, budget: int, telling: Iterable[str]
 ) -> bool:
     if size <= budget:
-        stream = redactor.stream(name)
-        for data in _chunks(file, size):
-            entry.write(stream.feed(data))
-        entry.write(stream.finish())
+        entry.write(redactor.log(file.read(size), name))
         return False
     head = budget // 4
-    tail = budget - budget // 4
-    stream = redactor.stream(name)
-    for data in _chunks(file, head):
-        entry.write(stream.feed(data))
-    entry.write(stream.finish(is_end=False))
+    tail = budget - head
+    entry.write(redactor.log(file.read(head), name, is_end=False))
     entry.write(f"\n[… about {size - budget:,} bytes are left out]\n".encode())
     for line in telling:
         entry.write(line.encode("utf-8", "replace") + b"\n")
     start = max(0, size - tail - CONTEXT)
     file.seek(start)
-    stream = redactor.stream(name, size - tail - start, from_start=start == 0)
-    for data in _chunks(file, size - start):
-        entry.write(stream.feed(data))
-    entry.write(stream.finish())
+    part = file.read(size - start)
+    entry.write(redactor.log(part, name, size - tail - start, is_beginning=start == 0))
     return True
-
-
-def _chunks(file: IO[bytes], length: int) -> Iterator[bytes]:
-    while length > 0 and (data := file.read(min(CHUNK, length))):
-        length -= len(data)
-        yield data
 
 
 # -- what goes in ----------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""Secrets out of texts, JSON values and streams, with a list of what was hidden (pure).
+"""Secrets out of texts, JSON values and files, with a list of what was hidden (pure).
 
-`Redactor` serves one page or one bundle. A `Stream` takes a file in chunks of any size and holds one line of at
-most `WINDOW` bytes: a secret that lies across two chunks is found. A longer line is cut at white space, and what
-follows is left out, so that no part of a secret is left at the cut. Escape sequences and control characters are
-removed first, as they could stand inside a token.
+`Redactor` serves one page or one bundle. Of a line at most `WINDOW` characters are looked at: a longer one is cut at
+white space, and what follows is left out, so that no part of a secret is left at the cut. Escape sequences and control
+characters are removed first, as they could stand inside a token.
 
 The list says kind, file, count and lines, never the value. Not found: what is encoded (base64, compressed), and
 secrets without a known form that no name, header or command beside them gives away; `patterns` are for those.
@@ -26,7 +25,7 @@ from allranks.settings.secrets import REDACTED, is_secret_name
 
 from .record import Excerpt, Piece, Record
 
-WINDOW = 64 << 10  # bytes of a line that are looked at
+WINDOW = 64 << 10  # characters of a line that are looked at
 KNOWN_LENGTH = 8  # characters from which on a known value is looked for
 PEM_LINES = 400  # of a private key whose end never comes
 PLACES_LISTED = 20
@@ -37,7 +36,6 @@ KEY = "private key"
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[()#][A-Z0-9]|[@-Z\\^_=>78])")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2060\ufeff]")
-_PLAIN = bytes(c for c in range(128) if 32 <= c < 127 or c in b"\n\t")
 _PATHS = ("path", "file", "files", "filename", "dir", "directory", "folder", "sock", "socket", "home")
 _NO_VALUES = ("", "none", "null", "true", "false", "<unset>")
 _AROUND = " \t\r\n\f\v\"'\\,;)}]"  # what may stand around a value
@@ -47,7 +45,6 @@ _HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
 
 Part = TypeVar("Part")
 Note = Callable[[str], None]  # of a kind
-Search = Callable[[re.Pattern[str], str], list[forms.Span]]
 
 
 @dataclass
@@ -61,15 +58,10 @@ class Hidden:
 
 
 class Redactor:
-    """`patterns` are the user's regular expressions; `known_values` are secret wherever they stand.
+    """`patterns` are the user's regular expressions; `known_values` are secret wherever they stand."""
 
-    `search` gives the matches of one of `patterns` in a line: who has them bounds their time."""
-
-    def __init__(
-        self, patterns: Sequence[str] = (), known_values: Iterable[str] = (), search: Search | None = None
-    ) -> None:
+    def __init__(self, patterns: Sequence[str] = (), known_values: Iterable[str] = ()) -> None:
         self._patterns = [_compiled(pattern) for pattern in patterns]
-        self._search = search or _spans
         parts = {p.strip() for value in known_values for p in value.splitlines()}
         longest = sorted((p for p in parts if len(p) >= KNOWN_LENGTH), key=lambda p: (-len(p), p))
         self._known = re.compile("|".join(map(re.escape, longest))) if longest else None
@@ -85,9 +77,26 @@ class Redactor:
         lines = LineRedactor(self, file, place)
         return "\n".join(lines.line(_bounded(line)) for line in text.split("\n"))
 
-    def stream(self, file: str, silent: int = 0, from_start: bool = True) -> FileRedactor:
-        """For a file in chunks; lines that begin in its first `silent` bytes are read but not given out."""
-        return FileRedactor(LineRedactor(self, file), silent, from_start)
+    def log(self, data: bytes, file: str, silent: int = 0, *, is_beginning: bool = True, is_end: bool = True) -> bytes:
+        """Redact a text file or a part of it; lines that begin in its first `silent` bytes are read, not given out.
+
+        Lines end with a newline or a carriage return (as progress bars write), which become newlines. A line that
+        lies across the begin or the end of a part is left out, as a secret may lie across it too.
+        """
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        words = forms.present(data)
+        lines = LineRedactor(self, file)
+        *whole, last = data.split(b"\n")
+        is_open = is_end and bool(last)
+        given = []
+        at = 0
+        for number, raw in enumerate([*whole, last] if is_open else whole):
+            if number or is_beginning:
+                text = lines.line(_bounded(raw.decode("utf-8", "replace")), words)
+                if at >= silent:
+                    given.append(text.encode("utf-8", "replace"))
+            at += len(raw) + 1
+        return b"\n".join(given) + (b"" if is_open or not given else b"\n")
 
     def note(self, kind: str, file: str, place: int | str) -> None:
         """One more was hidden."""
@@ -96,17 +105,12 @@ class Redactor:
         if place not in ("", *hidden.lines) and len(hidden.lines) < PLACES_LISTED:
             hidden.lines.append(place)
 
-    @property
-    def has_more(self) -> bool:
-        """Whether it looks for more than what has the form of a secret."""
-        return bool(self._patterns) or self._known is not None
-
     def line(self, text: str, note: Note, words: tuple[str, ...] = forms.TRIGGERS) -> str:
         """One line, by itself; `words` are the triggers that it may have."""
         if self._known is not None:
             text = _without(text, _spans(self._known, text), KNOWN, note)
         for pattern in self._patterns:
-            text = _without(text, self._search(pattern, text), USERS, note)
+            text = _without(text, _spans(pattern, text), USERS, note)
         if words and forms.may_hold(text, words):
             return hide_forms(text, note)
         return text
@@ -188,14 +192,6 @@ class LineRedactor:
         self._pair = False  # the next line has the value of a secret name
         self._block: int | None = None  # how far the name is indented whose block is secret
 
-    def pass_by(self, count: int) -> bool:
-        """Whether that many lines, which hold no trigger, may be given out as they are; they then count as read."""
-        if self._key or self._pair or self._block is not None or self._redactor.has_more:
-            return False
-        if isinstance(self._place, int):
-            self._place += count
-        return True
-
     def line(self, raw: str, words: tuple[str, ...] = forms.TRIGGERS) -> str:
         """Redact a line; the lines of a private key become empty."""
         text = self._rest(plain(raw))
@@ -250,72 +246,6 @@ class LineRedactor:
             if block is not None and is_secret(block["name"]):
                 self._block = len(block["indent"])
                 self._note(NAMED)
-
-
-class FileRedactor:
-    """A file in chunks: `feed` gives what is ready, `finish` the rest."""
-
-    def __init__(self, lines: LineRedactor, silent: int, from_start: bool) -> None:
-        self._lines = lines
-        self._silent = silent
-        self._rest = bytearray()
-        self._at = 0  # where `rest` begins in the bytes
-        self._skipping = not from_start  # to the end of a line
-        self._was_return = False
-
-    def feed(self, data: bytes) -> bytes:
-        """Lines end with a newline or a carriage return (as progress bars write), which become newlines."""
-        if self._was_return and data.startswith(b"\n"):
-            data = data[1:]
-        self._was_return = data.endswith(b"\r")
-        self._rest += data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        block = bytes(self._rest[: self._rest.rfind(b"\n") + 1])
-        ready = [self._lines_of(block)] if block else []
-        self._forget(len(block))
-        if len(self._rest) > WINDOW:
-            if not self._skipping:
-                ready.append(self._given(bytes(self._rest), self._at, b"\n"))
-            self._skipping = True
-            self._forget(len(self._rest))
-        return b"".join(ready)
-
-    def _lines_of(self, block: bytes) -> bytes:
-        """Whole lines: all at once where nothing in them looks like a secret."""
-        words = forms.present(block)
-        lines = block.split(b"\n")[:-1]
-        at = self._at
-        plain_text = not words and not block.translate(None, _PLAIN) and max(map(len, lines)) <= WINDOW
-        if plain_text and not self._skipping and at >= self._silent and self._lines.pass_by(len(lines)):
-            return block
-        redacted = []
-        for raw in lines:
-            redacted.append(self._line(raw, at, b"\n", words))
-            at += len(raw) + 1
-        return b"".join(redacted)
-
-    def finish(self, is_end: bool = True) -> bytes:
-        """Return the last line; nothing where the file goes on (not `is_end`), as a secret may go on, too."""
-        rest = bytes(self._rest)
-        self._rest.clear()
-        if rest and is_end:
-            return self._line(rest, self._at, b"")
-        return b""
-
-    def _forget(self, count: int) -> None:
-        del self._rest[:count]
-        self._at += count
-
-    def _line(self, raw: bytes, at: int, end: bytes, words: tuple[str, ...] = forms.TRIGGERS) -> bytes:
-        if self._skipping:
-            self._skipping = False
-            return b""
-        return self._given(raw, at, end, words)
-
-    def _given(self, raw: bytes, at: int, end: bytes, words: tuple[str, ...] = forms.TRIGGERS) -> bytes:
-        text = self._lines.line(_bounded(raw.decode("utf-8", "replace")), words)
-        if at >= self._silent:
-            return text.encode("utf-8", "replace") + end
-        return b""
 
 
 # -- one line --------------------------------------------------------------------------------------

@@ -31,11 +31,7 @@ class OutOfTime(Exception):
 
 
 class WorkFailed(Exception):
-    """The work raised something else than an AllranksError, or its process was killed: `signal` then says by what."""
-
-    def __init__(self, message: str, by: int = 0) -> None:
-        super().__init__(message)
-        self.signal = by
+    """The work raised something else than an AllranksError, or its process was killed."""
 
 
 def in_child(work: Callable[[], Result], seconds: float) -> Result:
@@ -84,7 +80,7 @@ def _given(data: bytes, status: int) -> Any:
         result, error = pickle.loads(data)  # of our own process
     except Exception:
         by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        raise WorkFailed(f"its process was killed by signal {by}" if by else "its process ended", by) from None
+        raise WorkFailed(f"its process was killed by signal {by}" if by else "its process ended") from None
     if isinstance(error, AllranksError):
         raise error
     if error is not None:

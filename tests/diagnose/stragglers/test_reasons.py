@@ -40,7 +40,6 @@ def reason(suspect: SuspectLook, usual: SuspectLook = USUAL) -> Reason | None:
         (look(*[at(41)] * 5, periods=20, throttled=18, stood=1.2), "its CPU is throttled by a quota", True),
         (look(*[IN_LOADER] * 5, wchan="do_poll"), "its data loader keeps it waiting at data.py:53 in load", True),
         (look(*[at(41)] * 5, state="T"), "it was stopped by a signal in 5 of 5 samples", True),
-        (look(*[at(41)] * 5, faults=900), "h3 reads its memory back from disk", True),
         (look(*[at(41)] * 5, ready=0.6), "other processes keep the CPUs of h3 busy", True),
         (look(*[at(41)] * 5, wchan="hrtimer_nanosleep"), "it sleeps at data.py:41 in load", False),
         (look(*[at(41)] * 5, cpu=0.9), "it computes at data.py:41 in load", False),

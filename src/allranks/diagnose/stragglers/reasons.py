@@ -18,7 +18,6 @@ from ..hangs.stacks import Frame
 THROTTLED = 0.1  # of the time that its control group stood still
 NO_CPU = 0.25  # of the time that it was ready to run and did not
 TIMES_USUAL = 2.5  # as much as the usual rank has
-FAULTS = 20.0  # pages a second read back from disk
 COLLECTIONS = 3  # full ones of Python's garbage collector between two looks
 OFTEN = 0.4  # of the samples in which it did not wait for others
 LOADER = "torch/utils/data/"
@@ -34,12 +33,11 @@ class Reason(NamedTuple):
 
 
 class TimeSpent(NamedTuple):
-    """How a rank spent the seconds of a look: shares of the time, pages a second, and what its samples say."""
+    """How a rank spent the seconds of a look: shares of the time, and what its samples say."""
 
     seconds: float
     throttled: float
     ready: float
-    faults: float
     doings: tuple[Doing, ...]
     samples: tuple[StackSample, ...]
 
@@ -50,7 +48,7 @@ class TimeSpent(NamedTuple):
 
 
 NO_COLLECTIONS: Mapping[int, int] = {}
-NOTHING_SPENT = TimeSpent(0.0, 0.0, 0.0, 0.0, (), ())  # no usual rank was sampled
+NOTHING_SPENT = TimeSpent(0.0, 0.0, 0.0, (), ())  # no usual rank was sampled
 
 
 def spent(rank: int, look: SuspectLook | None) -> TimeSpent | None:
@@ -64,9 +62,7 @@ def spent(rank: int, look: SuspectLook | None) -> TimeSpent | None:
         for before, after, began, at in zip(samples, samples[1:], look.at, look.at[1:], strict=False)
     ]
     ready = max(0.0, samples[-1].ready - samples[0].ready) if samples[0].ready else 0.0
-    return TimeSpent(
-        seconds, look.stood / seconds, ready / seconds, look.faults / seconds, tuple(doings), tuple(samples)
-    )
+    return TimeSpent(seconds, look.stood / seconds, ready / seconds, tuple(doings), tuple(samples))
 
 
 def find_reason(
@@ -92,7 +88,6 @@ def find_reason(
         _stopped(one)
         or _throttled(one, usual, looks[rank], node)
         or _by_loader(one, node)
-        or _short_of_memory(one, usual, node)
         or _short_of_processors(one, usual, node)
         or _by_collector(one, collections.get(rank, 0), usual_collections)
         or _by_program(one)
@@ -127,17 +122,6 @@ def _by_loader(one: TimeSpent, node: str) -> Reason | None:
         f"look at the storage and the loader's workers on {node}, or give the loader more of them",
         True,
         (f"in the data loader in {len(in_loader)} of {len(one.doings)} samples",),
-    )
-
-
-def _short_of_memory(one: TimeSpent, usual: TimeSpent, node: str) -> Reason | None:
-    if one.faults < max(FAULTS, TIMES_USUAL * usual.faults):
-        return None
-    return Reason(
-        f"{node} reads its memory back from disk: it is short of memory",
-        f"see what uses the memory of {node} (`free -m`, `ps aux --sort -rss | head`)",
-        True,
-        (f"{one.faults:.0f} page faults a second needed the disk",),
     )
 
 

@@ -1,10 +1,10 @@
-"""Files, processes, ports, locked memory, tracked connections and other limits have room for this run.
+"""The limits of open files, processes, locked memory, the stack and waiting connections have room for this run.
 
 A limit below what the run needs at least is a failure, one below what is safe a warning. What it needs follows from
 its ranks: two nodes of one run differ where one has the master or more ranks.
 
 Sources: proc_pid_limits(5), getrlimit(2), Documentation/admin-guide/cgroup-v2.rst (pids.max, memory.max count in every
-parent too), Documentation/admin-guide/sysctl/{kernel,fs,net,vm}.rst, Documentation/networking/nf_conntrack-sysctl.rst.
+parent too), Documentation/admin-guide/sysctl/net.rst.
 Limits are the agent's, which its ranks inherit. It raises the soft limits of files, locked memory and processes to the
 hard ones. Files and threads of a rank were counted with torch 2.13 and Gloo, 2 to 8 ranks. A rank has 10 files and one
 a rank of the run. Where the store is (rank 0) it has as many again and one more a rank. A rank has 6 threads.
@@ -20,7 +20,7 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, join_names
 
 from ..compare import Findings, Nodes, alike, collected, differences, fail_if, remote, size, values_of, warn
-from ..host import Host, decimal, lines_of, number_in, text_in, words_in
+from ..host import Host, decimal, lines_of, number_in, text_in
 from ..launcher_config import RankCounts
 from ..typed_facts import Facts, Request
 
@@ -46,10 +46,6 @@ SAFE_TASKS_A_GPU_RANK = 512
 SAFE_MEMORY = 1 << 30
 SAFE_MEMORY_A_GPU_RANK = 2 << 30
 SAFE_MEMLOCK = 1 << 30  # ibv_reg_mr of NCCL's buffers counts against it
-# NCCL: bootstrap, proxies, several sockets a connection
-SAFE_PORTS = 256
-SAFE_PORTS_A_RANK = 32
-SAFE_GROUPS = 4  # of ranks, each with connections of its own
 
 
 class RunLoad(NamedTuple):
@@ -67,16 +63,14 @@ class RunLoad(NamedTuple):
 
 
 def files_needed(load: RunLoad) -> int:
-    """Count open files of one process."""
-    files = _files_of_a_rank(load)
+    """Count open files of one process.
+
+    Without GPUs a rank has a connection to every other (Gloo); NCCL's are fewer, and their number is not known.
+    """
+    files = FILES + (0 if load.gpus else load.world)
     if load.has_store:
         files += FILES_OF_THE_STORE + load.world
     return max(files, FILES_OF_THE_AGENT + load.local)
-
-
-def _files_of_a_rank(load: RunLoad) -> int:
-    """Without GPUs a connection to every other rank (Gloo); NCCL's are fewer, and their number is not known."""
-    return FILES + (0 if load.gpus else load.world)
 
 
 def tasks_needed(load: RunLoad) -> int:
@@ -88,19 +82,6 @@ def safe_tasks(load: RunLoad) -> int:
     """Count them with data-loader workers and NCCL."""
     each = SAFE_TASKS_A_GPU_RANK if load.gpus else SAFE_TASKS_A_RANK
     return max(SAFE_TASKS, each * load.local)
-
-
-def ports_needed(load: RunLoad) -> int:
-    """Ports that the kernel picks: a rank listens on one and takes one to the store; all stand at the same time."""
-    return 2 * load.local
-
-
-def connections_needed(load: RunLoad) -> int:
-    """Count tracked connections: to the store, and to every other rank (Gloo) or to two neighbours (NCCL)."""
-    mesh = load.local * load.remote + load.local * (load.local - 1) // 2
-    if load.gpus:
-        mesh = 2 * load.local
-    return mesh + (load.world if load.has_store else load.local)
 
 
 class Shortage(NamedTuple):
@@ -167,14 +148,6 @@ LIMITS: Dict[str, Limit] = {
         ulimit="Max open files",
         label="too-many-open-files",
     ),
-    "files": Limit(
-        "fs.file-max",
-        lambda load: load.local * SAFE_FILES,
-        lambda load: load.local * _files_of_a_rank(load),
-        setting="fs.file-max=2097152",
-        used="files_used",
-        label="too-many-open-files",
-    ),
     "stack": Limit(
         "stack limit (ulimit -s)",
         lambda load: 8 << 20,
@@ -198,9 +171,6 @@ LIMITS: Dict[str, Limit] = {
         setting="net.core.somaxconn=4096",
         is_compared=True,
     ),
-    "pid_max": Limit(
-        "kernel.pid_max", safe_tasks, tasks_needed, setting="kernel.pid_max=4194304", used="tasks", is_compared=True
-    ),
     "pids": Limit(
         "cgroup limit of tasks (pids.max)",
         safe_tasks,
@@ -223,28 +193,10 @@ LIMITS: Dict[str, Limit] = {
         show=size,
         label="memlock-limit",
     ),
-    "ports": Limit(
-        "number of ports in net.ipv4.ip_local_port_range",
-        lambda load: SAFE_PORTS + SAFE_PORTS_A_RANK * load.local,
-        ports_needed,
-        setting="net.ipv4.ip_local_port_range=32768 60999",
-    ),
-    "conntrack": Limit(
-        "net.netfilter.nf_conntrack_max",
-        lambda load: 256 + SAFE_GROUPS * connections_needed(load),
-        connections_needed,
-        setting="net.netfilter.nf_conntrack_max=1048576",
-        used="conntrack_used",
-    ),
 }
 NAME_WIDTH = 25  # of a limit in /proc/self/limits (fs/proc/base.c, proc_pid_limits)
 CGROUP_FILES = {"pids": "pids.max", "memory": "memory.limit_in_bytes"}  # by controller, of cgroup v1
-SYSCTLS = {
-    "somaxconn": "net/core/somaxconn",
-    "pid_max": "kernel/pid_max",
-    "conntrack": "net/netfilter/nf_conntrack_max",
-    "conntrack_used": "net/netfilter/nf_conntrack_count",
-}
+SOMAXCONN = "/proc/sys/net/core/somaxconn"
 
 
 # -- what a node has -------------------------------------------------------------------------------
@@ -258,11 +210,9 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
         if limit.ulimit in rows:
             number = decimal(rows[limit.ulimit][limit.column])
             limits[key] = -1 if number is None else number
-    for key, path in SYSCTLS.items():
-        number = number_in(host, f"/proc/sys/{path}")
-        if number is not None:
-            limits[key] = number
-    limits.update(_shares_of_the_kernel(host))
+    number = number_in(host, SOMAXCONN)
+    if number is not None:
+        limits["somaxconn"] = number
     uid = host.facts.identity.uid
     if limits.get("nproc", -1) >= 0 and uid != 0:  # root may pass it (setrlimit(2))
         limits["nproc_used"] = _tasks_of(host, uid)
@@ -274,21 +224,6 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
             elif key in controllers.split(","):
                 _cgroup(host, limits, key, f"/sys/fs/cgroup/{key}{{}}/{old_file}", path)
     return limits or None
-
-
-def _shares_of_the_kernel(host: Host) -> Dict[str, int]:
-    shares: Dict[str, int] = {}
-    files = words_in(host, "/proc/sys/fs/file-nr")
-    if len(files) == 3:
-        shares["files_used"] = int(files[0])
-        shares["files"] = min(int(files[2]), UNLIMITED)
-    tasks = words_in(host, "/proc/loadavg")
-    if len(tasks) > 3:
-        shares["tasks"] = int(tasks[3].partition("/")[2] or 0)
-    ports = words_in(host, "/proc/sys/net/ipv4/ip_local_port_range")
-    if len(ports) == 2:
-        shares["ports"] = int(ports[1]) - int(ports[0]) + 1
-    return shares
 
 
 def _tasks_of(host: Host, uid: Optional[int]) -> int:

@@ -1,4 +1,4 @@
-"""The nodes are tuned alike: CPU governor, clock source, NUMA balancing, IOMMU, huge pages.
+"""The nodes are tuned alike: CPU governor, clock source, NUMA balancing, IOMMU.
 
 Sources: Documentation/admin-guide/pm/cpufreq.rst (powersave is the normal state of intel_pstate and
 amd-pstate-epp in active mode only), Documentation/timers/timekeeping.rst, and AMD's advice for RCCL
@@ -33,7 +33,6 @@ GROUP = "host"
 LEVEL = "quick"
 CPUS = "/sys/devices/system/cpu"
 CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
-PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 # Read without leaving user space or with one instruction; others (hpet, acpi_pm) take microseconds.
 FAST_CLOCKS = (
     "tsc",
@@ -56,7 +55,6 @@ DIFFER = (
     CLOCKSOURCE,
     Differs("numa", "kernel.numa_balancing", "ssh {node} 'sudo sysctl -w kernel.numa_balancing={norm}'", "", "0"),
     Differs("iommu", "IOMMU mode", "boot all with one kernel command line: ssh {node} 'cat /proc/cmdline'"),
-    Differs("pages", "transparent huge pages", f"ssh {{node}} 'echo {{norm}} | sudo tee {PAGES}'", "", "madvise"),
 )
 
 
@@ -68,7 +66,6 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
         "driver": text_in(host, f"{CPUS}/cpu0/cpufreq/scaling_driver", 64),
         "clock": text_in(host, CLOCK, 64),
         "numa": text_in(host, "/proc/sys/kernel/numa_balancing", 16),
-        "pages": text_in(host, PAGES, 128).partition("[")[2].partition("]")[0],
     }
     line = host.text("/proc/cmdline")
     if line:
