@@ -44,7 +44,7 @@ def reason(suspect: SuspectLook, usual: SuspectLook = USUAL) -> Reason | None:
         (look(*[at(41)] * 5, wchan="hrtimer_nanosleep"), "it sleeps at data.py:41 in load", False),
         (look(*[at(41)] * 5, cpu=0.9), "it computes at data.py:41 in load", False),
     ],
-    ids=["quota", "loader", "stopped", "memory", "neighbour", "sleeps", "computes"],
+    ids=["quota", "loader", "stopped", "neighbour", "sleeps", "computes"],
 )
 def test_a_reason_that_shows(suspect: SuspectLook, words: str, is_of_node: bool) -> None:
     found = reason(suspect)
