@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,6 @@ from allranks.exitcodes import DONE, NODE_FAILED, code_if
 from allranks.gang.fetching import FetchedFiles, Fetching, NodeFetch
 from allranks.gang.session import reachable_nodes, seen_from_here
 from allranks.gang.tasks import run_loop
-from allranks.gang.transport import Transport
 from allranks.protocol.codec import document_line, omit_empty, spread
 from allranks.protocol.messages import OutputFile
 from allranks.protocol.run_facts import OutputsTemporary, of_kind
@@ -95,8 +93,6 @@ def command(
         progress.show("fetching", len(done), len(nodes))
 
     with reached_nodes(run_dir, spec, cluster) as transport:
-        if not dry_run:
-            _refuse_full_disk(nodes, transport, pattern, connect_timeout, landing)
         fetching = Fetching(nodes, transport, pattern, connect_timeout, on_end)
         try:
             run_loop(lambda: fetching.run(only_list=dry_run))
@@ -184,27 +180,6 @@ def _nothing(run: RunDirectory, dry_run: bool, as_json: bool) -> int:
     else:
         sys.stdout.write(f"{run.name}: no node has outputs that are not in {run.path}/outputs\n")
     return DONE
-
-
-def _refuse_full_disk(
-    nodes: Sequence[NodeFetch], transport: Transport, pattern: str | None, connect_timeout: float, landing: Path
-) -> None:
-    """Raise UsageError where the files that are not here have no room. Nodes that do not answer are said later."""
-    asked = [NodeFetch(node.node, node.root, node.landing) for node in nodes]
-    run_loop(lambda: Fetching(asked, transport, pattern, connect_timeout, lambda node: None).run(only_list=True))
-    needed = sum(file.size for node in asked for file in node.listed)
-    have = sum(_bytes_below(node.landing) for node in asked)
-    parent = next(path for path in (landing, *landing.absolute().parents) if path.exists())
-    free = shutil.disk_usage(parent).free
-    if needed - have > free:
-        raise UsageError(
-            f"{landing} has {format_size(free)} free, and the files have {format_size(needed)}\n"
-            "hint: name fewer with a pattern such as '*.pt', or another place with --output DIR"
-        )
-
-
-def _bytes_below(directory: Path) -> int:
-    return sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def _fetched(node: NodeFetch, dry_run: bool) -> FetchedNode:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from allranks.text import group, join_words, plural
@@ -210,8 +210,7 @@ def account(recordings: Sequence[RankRecording]) -> Account | None:
     stuck = {rank for stall in stalls if stall.is_stuck and stall.is_on_device for rank in stall.waiting}
     if culprits or stuck:
         culprits |= _idle(by_rank)
-        lines = (*_votes(culprits | stuck, groups, by_rank), *unheard)
-        return _blamed(culprits, stuck, reasons, lines)
+        return _blamed(culprits, stuck, reasons, unheard)
     crossed = [reason for reason in reasons if reason.missing]
     if circles:
         blamed = _most_waited_for(circles, crossed)
@@ -485,7 +484,7 @@ def _different(stalls: Sequence[Stall], unheard: Sequence[str]) -> Account:
 
 
 def _blamed(
-    absent: Collection[int], stuck: Collection[int], reasons: Sequence[Stall | Unmatched], lines: Sequence[str]
+    absent: Collection[int], stuck: Collection[int], reasons: Sequence[Stall | Unmatched], unheard: Sequence[str]
 ) -> Account:
     """Make the account of ranks that do not wait, or do not come through. Each rank is named once."""
     texts: dict[str, None] = {}
@@ -505,27 +504,7 @@ def _blamed(
     case = CollectiveFault.STUCK if stuck else CollectiveFault.MISSING
     sentences = list(texts)
     evidence = [f"flight recorder: {text}" for text in sentences[:EVIDENCE]]
-    return Account(case, tuple(sorted({*absent, *stuck})), "; ".join(sentences[:SAID]), (*evidence, *lines))
-
-
-def _votes(culprits: Set[int], groups: Iterable[RecordedGroup], by_rank: Mapping[int, RankRecording]) -> list[str]:
-    """Count the groups at a stand in which each culprit is behind the others."""
-    behind = Counter[int]()
-    member = Counter[int]()
-    for of_group in groups:
-        heard = {rank: by_rank[rank] for rank in of_group.ranks if rank in by_rank}
-        if all(recording.waits(of_group) is None for recording in heard.values()):
-            continue
-        reached = {rank: recording.reached(of_group) for rank, recording in heard.items()}
-        last = max(reached.values())
-        for rank in reached.keys() & culprits:
-            member[rank] += 1
-            behind[rank] += reached[rank] < last
-    return [
-        f"rank {rank} is behind in {behind[rank]} of the {member[rank]} groups that stand still"
-        for rank in sorted(culprits)
-        if member[rank] > 1
-    ]
+    return Account(case, tuple(sorted({*absent, *stuck})), "; ".join(sentences[:SAID]), (*evidence, *unheard))
 
 
 def _most_waited_for(circles: Iterable[Collection[int]], reasons: Iterable[Stall | Unmatched]) -> tuple[int, ...]:
