@@ -319,6 +319,11 @@ _COLUMNS: Mapping[str, Mapping[World, InWorld]] = {
             "Remove old sessions below /tmp/ray, or give Ray another disk: `ray start --temp-dir DIRECTORY`. Its "
             "object store spills there: a larger object_store_memory or fewer objects spill less",
         ),
+        World.KUBERNETES: InWorld(
+            "Run `kubectl describe pod {pod} | grep -i -e evict -e storage`, and `df -h` in the container",
+            "Write checkpoints and caches (HF_HOME, TMPDIR) to a volume. What the container itself may write is "
+            "resources.limits of ephemeral-storage, and the request keeps it from being evicted",
+        ),
     },
     "fabric-manager": dict.fromkeys(
         (World.AMD, World.ASCEND, World.XPU, World.TPU, World.GAUDI),

@@ -105,10 +105,17 @@ def waits(evidence: Evidence) -> dict[int, Wait]:
     return by_rank
 
 
+def _is_of_one_group(evidence: Evidence) -> bool:
+    """Tell whether no rank waited at two places: each process group counts for itself, and old lines name none."""
+    reports = {(s.place.rank, s.number("seq")) for s in evidence.of_rows("watchdog") if s.place.rank is not None}
+    return len(reports) == len({rank for rank, _ in reports})
+
+
 def timeouts(evidence: Evidence) -> list[Candidate]:
     """Read time-outs: other calls, other sizes, ranks that never came; else unknown."""
     waiting = waits(evidence)
-    reports = evidence.of_rows("watchdog") or evidence.of_rows("dump-signal", "watchdog-stuck")
+    stopped = [s for s in evidence.of_rows("work-counts") if _STOPPED.search(s.line.text)]
+    reports = evidence.of_rows("watchdog") or evidence.of_rows("dump-signal", "watchdog-stuck") or stopped
     if not reports:
         return []
     lines = [w.sighting.line for w in waiting.values()] or [reports[0].line]
@@ -121,7 +128,9 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
         evidence=tuple(quoted(line) for line in lines[:3]),
         culprits=frozenset(),
     )
-    reading = _compared(list(waiting.values())) or _absent(evidence, waiting)
+    reading = None
+    if _is_of_one_group(evidence):
+        reading = _compared(list(waiting.values())) or _absent(evidence, waiting)
     if reading is None:
         what = "a rank waited in a collective"
         if waiting:
@@ -133,9 +142,14 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
         remedy = COLLECT
         if written and not evidence.recordings:
             remedy = f"the ranks have written what they called last, each on its node (`{written[0]}`). {READ_DUMPS}"
+        suspicion = 0.3
+        unseen = _unseen(evidence, waiting)
+        if unseen:
+            suspicion = 0.45
+            suspected = f"{what} until it timed out, and {count_ranks(unseen)} did not or is not in this log"
         return [
             replace(candidate, cause="unknown", confidence=0.4, remedy=remedy, message=silent),
-            replace(candidate, cause="straggler", confidence=0.3, message=suspected),
+            replace(candidate, cause="straggler", confidence=suspicion, message=suspected),
         ]
     where = candidate.where
     if len(reading.late) == 1:
@@ -186,6 +200,15 @@ def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> Reading | None:
     wait = next(iter(waiting.values()))
     message = f"{count_ranks(late)} did not come to the {wait.op} (number {wait.seq}) in which the others waited"
     return Reading("straggler", 0.62, message, late=late)
+
+
+def _unseen(evidence: Evidence, waiting: Mapping[int, Wait]) -> frozenset[int]:
+    """List the few ranks that must exist, as higher ones do, and of which the logs have no word."""
+    seen = evidence.ranks | set(waiting)
+    if len(waiting) < ENOUGH or max(seen) > MOST_RANKS or len({wait.seq for wait in waiting.values()}) > 1:
+        return frozenset()
+    unseen = frozenset(range(max(seen))) - seen
+    return unseen if len(unseen) < len(waiting) else frozenset()
 
 
 def uneven_end(evidence: Evidence) -> list[Candidate]:

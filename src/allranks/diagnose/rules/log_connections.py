@@ -90,7 +90,8 @@ def virtual_interface(evidence: Evidence) -> list[Candidate]:
     """Suspect an interface of containers that NCCL has taken, where connections then failed."""
     taken = evidence.weighed_by("virtual-interface") + evidence.of_rows("nccl-address")
     virtual = [s for s in taken if s.groups.get("local") or s.groups.get("interface", "").startswith(HOST_LOCAL)]
-    failed = evidence.weighed_by("connect-refused") + evidence.of_rows("connect-timeout", "refused", "no-route")
+    unanswered = evidence.of_rows("connect-timeout", "refused", "no-route", "connect-retries", "connect-tried-again")
+    failed = evidence.weighed_by("connect-refused") + unanswered
     if not virtual or not failed:
         return []
     interface = first(virtual[0].groups.get("local"), virtual[0].groups.get("interface"))

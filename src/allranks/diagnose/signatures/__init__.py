@@ -63,6 +63,7 @@ NEEDS: frozenset[str] = frozenset(
         "Traceback (most recent",
         'File "',
         "TensorShape",
+        "TensorDtypes",
         "RCCL version",
         *(f"{kind}:" for kind in KINDS),
         *(need for row in ROWS if Scope.LOG in row.scope for need in row.needs),

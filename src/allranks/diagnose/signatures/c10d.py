@@ -366,7 +366,7 @@ ROWS = (
 SCALAR = 64
 FAR = 100  # a count or a loss against a bucket of gradients is another call, not another shape
 OP = re.compile(r"OpType=(\w+)|\b([A-Za-z_]\w+) ?\(TensorShape|Rank \d+: +(\w+), TensorShape")
-SHAPE = re.compile(r"TensorShape=\[([\d, ]*)\]")
+SHAPE = re.compile(r"TensorShape\s?=\[([\d, ]*)\]")  # a terminal breaks lines
 DTYPES = re.compile(r"TensorDtypes=([\w ]+)")
 _ASPECTS = re.compile(r"aspects:(.*)", re.DOTALL)
 

@@ -19,8 +19,9 @@ ROWS = (
         rule="kernel-xid"),
     *table(
         "NVIDIA driver, nvidia-smi, CUDA cudaErrorDeviceLost", ROOT, "gpu-fell-off-bus",
-        [("off-the-bus", "fallen off the bus|GPU is lost", r"fallen off the bus|GPU is lost", 0.95,
-         "the card vanished from the PCIe bus: a fault of the card, its power or its slot"),
+        [("off-the-bus", "fallen off the bus|GPU is lost|GPU_IS_LOST",
+          r"fallen off the bus|GPU is lost|GPU_IS_LOST", 0.95,
+          "the card vanished from the PCIe bus: a fault of the card, its power or its slot"),
         ("vanished-card", "device handle for",
          r"Unable to determine the device handle for (?:GPU|gpu) ?(?P<pci>[\w:.]{1,20})(?![\w:.])"
          r".*(?:lost|Unknown Error|not found)", 0.8)],

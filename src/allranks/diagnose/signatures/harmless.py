@@ -34,6 +34,8 @@ ROWS = (
          r"NCCL INFO Bootstrap ?: Using (?P<interface>[\w.-]+):(?P<address>[\d.]+)<\d+>"),
         ("no-verbs", "libibverbs", r"Failed to open libibverbs|"
          r"libibverbs: Warning: (?:couldn't (?:load driver|open config)|no userspace device-specific driver)"),
+        # Its service thread says so of each rank of the host that ends, however it ends.
+        ("service-closed", "closed by localRank", r"NCCL INFO \[Service thread\] Connection closed by localRank"),
         ("no-p2p", "enable P2P", r"NCCL INFO Could not enable P2P"),
         ("no-nvls", "NVLS not|NVLS disabled|NVLS multicast support is not",
          r"NCCL INFO .*NVLS (?:not|disabled|multicast support is not)")],

@@ -203,6 +203,14 @@ ROWS = (
         fix="Lower --mem to what a node has: `scontrol show node | grep -e NodeName -e RealMemory`",
     ),
     *table(
+        "Slurm src/common/slurm_opt.c: options that sbatch has set for its steps", ROOT, "slurm-config",
+        [("srun-exclusive", "mutually exclusive",
+          r"SLURM_\w{1,30}(?:,? and|,) SLURM_\w{1,30}.* mutually exclusive", 0.95,
+         "an srun inside another job takes that job's variables")],
+        fix="Run `unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE` before that srun or sbatch, or submit "
+            "from a login node",
+    ),
+    *table(
         "Slurm slurm_errno.c: what a job or a step asks for", ROOT, "slurm-config",
         [("gres-asked", "generic resource", r"Invalid generic resource \(gres\) specification", 0.95)],
         fix="Pass the same --gres to sbatch and to srun, and only what `sinfo -o '%P %G'` shows. `scontrol show job "

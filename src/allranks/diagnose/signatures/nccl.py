@@ -93,6 +93,8 @@ ROWS = (
         ("ib-queue-memory", "ibv_create|o create ",
          r"(?:ibv_create_(?:cq|qp|srq|comp_channel)\S* failed|[Ff]ailed to create (?:CQ|QP|"
          r"SRQ)).*Cannot allocate", 0.8),
+        ("ib-memory", "Ib failure|InfiniBand|mlx5",
+         r"(?:Ib failure|InfiniBand|mlx5).{0,60}: Cannot allocate memory", 0.7),
         ("memlock", "RLIMIT_MEMLOCK|memlock|locked memory|max locked",
          r"(?i)RLIMIT_MEMLOCK|memlock.*(?:limit|too)|locked memory limit|max locked memory", 0.75),
         ("ucx-register", "ailed to register|o register MR|fi_mr_reg|ibfabric error|EFA internal error",
@@ -213,12 +215,15 @@ ROWS = (
          r"[Cc]onnect.*exceeded (?:error )?(?:retry count|timeouts|retries)|"
          r"socket\.h:\d+ (?:NCCL )?WARN Call to connect failed : (?:Connection timed out|No route)", 0.5,
          "a peer that is in the rendezvous cannot be reached on NCCL's "
-          "own port: a firewall, or the wrong interface", "wrong-interface")],
+          "own port: a firewall, or the wrong interface", "wrong-interface"),
+        ("connect-tried-again", "Call to connect returned", r"Call to connect returned .{0,60}, retrying", 0.45,
+         "NCCL's own connection to a rank is not made: the interface that it takes does not lead there, or a filter",
+         "wrong-interface")],
     ),
     *table(
         "NCCL misc/socket.cc, ncclRemoteError what the surviving side says", CASCADE, "",
-        [("remote-closed", "losed by remote peer|closed by localRank",
-         r"[Cc]onnection closed by (?:remote peer(?: (?P<peer>[\w.:%-]+?)<\d+>)?|localRank)"),
+        [("remote-closed", "losed by remote peer",
+         r"[Cc]onnection closed by remote peer(?: (?P<peer>[\w.:%-]+?)<\d+>)?"),
         ("remote-error", "ncclRemoteError|remote process exited",
          r"ncclRemoteError|remote process exited or there was a network error"),
         ("comm-aborted", "communicator was aborted|Abort COMPLETE", r"NCCL communicator was aborted|Abort COMPLETE"),
