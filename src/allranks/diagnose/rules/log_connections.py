@@ -14,6 +14,7 @@ from allranks.plan.interfaces import HOST_LOCAL
 
 from ..candidate import Candidate, Reading, Strength
 from ..logs.sightings import Evidence, Sighting, first
+from ..signatures.c10d import HOST_NETWORK
 from .log_lines import ALSO, read_by_cause, read_candidate
 
 _LOOPBACK = re.compile(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
@@ -39,6 +40,7 @@ def not_connected(evidence: Evidence) -> list[Candidate]:
             strength=Strength.ROOT if explains_itself else Strength.SYMPTOM,
             confidence=surest.confidence,
             message=message,
+            remedy=surest.remedy or candidate.remedy,
         )
         candidates.append(candidate)
         if surest.also:
@@ -57,7 +59,7 @@ def read_line(sighting: Sighting) -> Reading:
         return Reading("hostname-resolves-to-loopback", 0.85, "a peer announced its own loopback address")
     if _BRIDGE.match(peer):
         words = "that is an address of a bridge or of one link only: other nodes cannot reach it"
-        return Reading("wrong-interface", 0.75, words)
+        return Reading("wrong-interface", 0.75, words, remedy=HOST_NETWORK)
     if "connection abort" in error:
         words = "the connection was cut on the way out: a firewall or a filter on this host"
         return Reading("port-blocked", 0.66, words)

@@ -193,7 +193,7 @@ NOT_OWN = frozenset(
 )
 _TRANSPORT = re.compile(
     r"NCCL (?:error|Error)|NCCL communicator|gloo/|\[c10d\]|Connection (?:closed|reset)|Broken pipe"
-    r"|Caught \w+ in DataLoader worker|Engine core|EngineCore|[Ss]ee (?:stack trace|root cause|the log)"
+    r"|Caught \w+ in DataLoader worker|Engine core|EngineCore|[Ss]ee (?:stack trace|root cause|the (?:\w+ )?log)"
 )
 
 

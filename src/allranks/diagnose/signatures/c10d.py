@@ -15,6 +15,11 @@ LAUNCHER = (
     "Start the program with a launcher, which sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: "
     "`allranks run`, `torchrun` or `accelerate launch`, under Slurm with srun"
 )
+HOST_NETWORK = (
+    "Run `ip -br addr` on every node. Start containers with `--network=host` (a pod: `hostNetwork: true`), or choose "
+    "the interface that links the nodes: --network CIDR, or `export {ifname}={interface} "
+    "GLOO_SOCKET_IFNAME={interface}`"
+)
 _RETRIED = "nothing answered there: is rank 0 running on that host, and does every node reach the address?"
 ROWS = (
     *table(
@@ -59,6 +64,7 @@ ROWS = (
          r"timed out .{0,60}connect to \(?(?P<peer2>(?:172\.17|169\.254|192\.168\.122)(?:\.\d{1,3}){1,2})\b",
          0.75, "that is an address of a bridge or of one link only: other nodes cannot reach it")],
         scope=RAISED,
+        fix=HOST_NETWORK,
     ),
     *table(
         "torch ProcessGroupGloo.cpp", SYMPTOM, "hostname-resolves-to-loopback",
@@ -91,7 +97,7 @@ ROWS = (
     ),
     Row("client-connect", "master-unreachable", SYMPTOM, "torch socket.cpp", ("client socket has failed to connect",),
         r"client socket has failed to connect to \[?(?P<peer>[^\]\s]+?)\]?:(?P<port>\d+) "
-         r"\(errno: (?P<errno>\d+) - (?P<error>[^)]*)", rule= "connect-refused"),
+         r"\((?:errno|system error): (?P<errno>\d+) - (?P<error>[^)]*)", rule= "connect-refused"),
     *table(
         "torch dynamic_rendezvous.py shutdown: an agent that ends tells its rendezvous so, gloo "
         "transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp a peer's end", CASCADE, "",

@@ -7,6 +7,11 @@ from .row import RAISED, Row, Sign, table
 ROOT = Sign.ROOT
 SYMPTOM = Sign.SYMPTOM
 CASCADE = Sign.CASCADE
+NO_DEVICE = (
+    "Run `ls -l /dev/infiniband; ibv_devinfo` where the ranks run. A container takes `--device /dev/infiniband "
+    "--ulimit memlock=-1`, a pod the resource of its RDMA device plugin and IPC_LOCK. The image's rdma-core must fit "
+    "the host's driver. NCCL_IB_DISABLE=1 runs over sockets meanwhile"
+)
 ROWS = (
     *table(
         "NCCL bootstrap.cc, socket.cc, gloo transport/tcp/device.cc", ROOT, "no-interface",
@@ -119,10 +124,28 @@ ROWS = (
             "devices that are up with NCCL_IB_HCA. A run with NCCL_IB_DISABLE=1 proves that it is the fabric",
     ),
     *table(
+        "libibverbs/init.c: a provider of another release than the kernel's driver", ROOT, "environment-mismatch",
+        [("verbs-abi", "kernel ABI", r"libibverbs: Warning: Driver \S{1,40} does not support the kernel ABI", 0.92)],
+        fix="Run `ibv_devinfo; dpkg -l | grep -e ibverbs -e rdma-core -e ofed` on the host and in the image. Install "
+            "the rdma-core (libibverbs1, ibverbs-providers) into the image that belongs to the host's driver",
+    ),
+    *table(
+        "NCCL transport/net_ib.cc, verbs(7): a device that cannot be opened", ROOT, "nccl-ib-error",
+        [("ib-open", "ibv_open_device|Unable to open",
+          r"ibv_open_device\S{0,60} failed|NET/IB ?: Unable to open ", 0.75)],
+        fix=NO_DEVICE,
+    ),
+    *table(
+        "perftest_parameters.c, ibv_devinfo(1)", ROOT, "nccl-ib-error",
+        [("ib-none", "IB devices found|Infiniband/RoCE device",
+          r"No IB devices found|Unable to find the Infiniband/RoCE device", 0.6)],
+        fix=NO_DEVICE,
+    ),
+    *table(
         "NCCL transport/net_ib.cc, misc/ibvwrap.cc, verbs(7)", ROOT, "nccl-ib-error",
-        [("ib-verbs", "ibv_|mlx5dv_create|Unable to |Fatal error", r"ibv_(?:open_device|alloc_pd|query_|create_|"
+        [("ib-verbs", "ibv_|mlx5dv_create|Unable to |Fatal error", r"ibv_(?:alloc_pd|query_|create_|"
          r"post_|poll_cq|get_)\S{0,60} failed"
-         r"|mlx5dv_create_\w{1,20} failed|NET/IB ?: Unable to (?:open|query) |NET/IB: Fatal error", 0.75),
+         r"|mlx5dv_create_\w{1,20} failed|NET/IB ?: Unable to query |NET/IB: Fatal error", 0.75),
         ("ib-async", "async fatal|async event",
          r"(?i)NET/IB.*async fatal event|async fatal event|Got (?:non-fatal )?async event.*(?:port "
          r"error|device fatal|fatal|port active|error)", 0.85),
