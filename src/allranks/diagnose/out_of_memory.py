@@ -141,22 +141,12 @@ NAMES = {
         "model-max-length",
         "cutoff-len",
     ),
-    "side": ("image-size", "img-size", "resolution", "input-size", "crop-size"),
     "pixels": ("max-pixels", "image-max-pixels", "video-max-pixels"),
     "stage": ("zero-stage",),
     "workers": ("workers", "num-workers", "dataloader-num-workers"),
 }
 # Keys below `deepspeed_config:` of accelerate's configuration, and the figure that each sets.
 DEEPSPEED = {"zero_stage": "stage", "gradient_accumulation_steps": "accumulation"}
-PARAMETERS = ("params", "parameters", "num-params", "num-parameters", "n-params", "model-parameters")
-_COUNT = r"(?<![\d,_.])(\d[\d,_]{0,30}(?:\.\d{1,20})?) ?([KMBT]|[mb]illion)?\b"
-_IN_LOG = (
-    re.compile(rf"all params: {_COUNT}"),
-    re.compile(rf"(?<!\w){_COUNT}[ -](?:model |trainable |total )?param(?:eter)?s?\b"),
-    re.compile(rf"\b[Pp]aram(?:eter)?s?\b[^\d\n]{{0,24}}{_COUNT}"),
-)
-_SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "million": 1e6, "billion": 1e9}
-LEAST = 1e5  # a smaller number beside the word is not a model's size
 
 
 @dataclass(frozen=True)
@@ -170,11 +160,9 @@ class MemorySetting:
     batch: int | None = None
     accumulation: int | None = None
     length: int | None = None
-    side: int | None = None
     pixels: int | None = None
     stage: int | None = None
     workers: int | None = None
-    parameters: float | None = None
     ranks_here: int | None = None
     options: Mapping[str, str] | None = None
 
@@ -186,19 +174,17 @@ class MemorySetting:
 def setting_of(incident: Incident, end: RankEnd) -> MemorySetting:
     """Read the setting of the run in which a rank ended."""
     here = len(incident.ranks_by_node.get(end.node, ()))
-    log = f"{end.head}\n{end.tail}"
-    return read_setting(incident.command, end.metrics, log, incident.world_size, here or None, incident.deepspeed)
+    return read_setting(incident.command, end.metrics, incident.world_size, here or None, incident.deepspeed)
 
 
 def read_setting(
     command: Sequence[str] = (),
     metrics: Mapping[str, object] | None = None,
-    log: str = "",
     world: int | None = None,
     ranks_here: int | None = None,
     deepspeed: Mapping[str, int] | None = None,
 ) -> MemorySetting:
-    """Read the figures: the command line counts first, then accelerate's configuration, the metrics, and the log."""
+    """Read the figures: the command line counts first, then accelerate's configuration, then the metrics."""
     values: dict[str, int] = {}
     options: dict[str, str] = {}
     for name, value in _pairs(command):
@@ -215,8 +201,7 @@ def read_setting(
         metric = _from(metrics, names)
         if figure not in values and metric is not None and metric >= 1 and metric == int(metric):
             values[figure] = int(metric)
-    parameters = _from(metrics, PARAMETERS) or _parameters(log)
-    return MemorySetting(world=world, ranks_here=ranks_here, parameters=parameters, options=options, **values)
+    return MemorySetting(world=world, ranks_here=ranks_here, options=options, **values)
 
 
 def _pairs(command: Sequence[str]) -> list[tuple[str, str]]:
@@ -242,19 +227,8 @@ def _from(metrics: Mapping[str, object] | None, names: Sequence[str]) -> float |
     return None
 
 
-def _parameters(log: str) -> float | None:
-    """Find the number that the program printed beside the word `parameters`."""
-    for pattern in _IN_LOG:
-        for match in pattern.finditer(log[:65536]):
-            number = float(match[1].replace(",", "").replace("_", "")) * _SCALE[match[2] or ""]
-            if number >= LEAST:
-                return number
-    return None
-
-
 SHARE = 0.1  # of the GPU: from here on what others hold, or what lies idle, is worth a line
 HUGE = 0.5  # of the GPU, for one tensor
-STATE = 16  # bytes a parameter: bf16 weights and gradients, fp32 weights and two Adam moments (ZeRO, section 3.1)
 SHARDS_ALL = 3  # the stage of ZeRO
 CONF = "set --env PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.9: PYTORCH_CUDA_ALLOC_CONF)"
 _CONF = {
@@ -273,7 +247,7 @@ def gpu_levers(memory: GpuMemory | None, setting: MemorySetting, worlds: Worlds 
     if memory.gpu is not None:
         gpu = f"GPU {memory.gpu}"
     tool = tools(worlds)["smi"]
-    levers = _of_states(memory, setting)
+    levers = _of_states(setting)
     if total and wanted > total:
         line = f"one tensor of {size(wanted)} is larger than {gpu} ({size(total)}). Look for a wrong shape, or an input"
         levers.insert(0, f"{line} that is not cut to a longest length")
@@ -296,25 +270,12 @@ def gpu_levers(memory: GpuMemory | None, setting: MemorySetting, worlds: Worlds 
     return "\n".join(levers)
 
 
-def _of_states(memory: GpuMemory, setting: MemorySetting) -> list[str]:
-    """List batch, length, checkpointing, sharding and offload; sharding first where no batch could help."""
+def _of_states(setting: MemorySetting) -> list[str]:
+    """List batch, length, checkpointing, sharding and offload."""
     activations = [*_batch(setting), _length(setting), CHECKPOINTING]
-    sharding = _sharding(setting)
     if setting.stage == SHARDS_ALL:
         return [*activations, f"{setting.option('stage') or 'ZeRO stage'} 3 shards all states already, so {OFFLOAD}"]
-    if not setting.parameters:
-        return [*activations, sharding, OFFLOAD]
-    states = STATE * setting.parameters
-    count = f"{setting.parameters / 1e6:.3g} M"
-    if setting.parameters >= 1e9:
-        count = f"{setting.parameters / 1e9:.3g} B"
-    sharding += f": {count} parameters at {STATE} bytes (mixed precision, Adam) are {size(states)}"
-    if setting.world and setting.world > 1:
-        sharding += f", {size(states / setting.world)} over {setting.world} ranks"
-    if memory.total and states > memory.total:
-        sharding += f" (no smaller batch helps: this alone is more than {size(memory.total)})"
-        return [sharding, OFFLOAD, *activations]
-    return [*activations, sharding, OFFLOAD]
+    return [*activations, _sharding(setting), OFFLOAD]
 
 
 def _sharding(setting: MemorySetting) -> str:
@@ -356,11 +317,6 @@ def _length(setting: MemorySetting) -> str:
         name = setting.option("pixels") or "max_pixels"
         half = f"{setting.pixels // 2:,} takes half of each image's tokens and activations"
         return f"smaller images: {name} is {setting.pixels:,}, and {half}"
-    if setting.side:
-        name = setting.option("side") or "image size"
-        return (
-            f"smaller inputs: {name} is {setting.side:,}, and {setting.side // 2:,} takes a quarter of the activations"
-        )
     return "smaller inputs: image size or sequence length, as batches padded to the longest sample are the usual peak"
 
 
