@@ -84,7 +84,6 @@ class Redactor:
         lies across the begin or the end of a part is left out, as a secret may lie across it too.
         """
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        words = forms.present(data)
         lines = LineRedactor(self, file)
         *whole, last = data.split(b"\n")
         is_open = is_end and bool(last)
@@ -92,7 +91,7 @@ class Redactor:
         at = 0
         for number, raw in enumerate([*whole, last] if is_open else whole):
             if number or is_beginning:
-                text = lines.line(_bounded(raw.decode("utf-8", "replace")), words)
+                text = lines.line(_bounded(raw.decode("utf-8", "replace")))
                 if at >= silent:
                     given.append(text.encode("utf-8", "replace"))
             at += len(raw) + 1
@@ -105,13 +104,13 @@ class Redactor:
         if place not in ("", *hidden.lines) and len(hidden.lines) < PLACES_LISTED:
             hidden.lines.append(place)
 
-    def line(self, text: str, note: Note, words: tuple[str, ...] = forms.TRIGGERS) -> str:
-        """One line, by itself; `words` are the triggers that it may have."""
+    def line(self, text: str, note: Note) -> str:
+        """One line, by itself."""
         if self._known is not None:
             text = _without(text, _spans(self._known, text), KNOWN, note)
         for pattern in self._patterns:
             text = _without(text, _spans(pattern, text), USERS, note)
-        if words and forms.may_hold(text, words):
+        if forms.may_hold(text):
             return hide_forms(text, note)
         return text
 
@@ -192,13 +191,13 @@ class LineRedactor:
         self._pair = False  # the next line has the value of a secret name
         self._block: int | None = None  # how far the name is indented whose block is secret
 
-    def line(self, raw: str, words: tuple[str, ...] = forms.TRIGGERS) -> str:
+    def line(self, raw: str) -> str:
         """Redact a line; the lines of a private key become empty."""
         text = self._rest(plain(raw))
         redacted = ""
         if text is not None:
             text, key = _before_key(text)
-            redacted = self._redactor.line(self._paired(text), self._note, words)
+            redacted = self._redactor.line(self._paired(text), self._note)
             self._begin(text)
             if key:
                 self._key = PEM_LINES

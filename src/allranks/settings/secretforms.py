@@ -175,20 +175,7 @@ TRIGGERS = (
 )
 
 
-_LOWER = bytes(range(256)).lower()
-_NOT_ASCII = bytes(c for c in range(256) if not (32 <= c < 127 or c == 10))
-_TRIGGERS = tuple((word, word.encode()) for word in TRIGGERS)
-
-
-def present(data: bytes) -> tuple[str, ...]:
-    """Those of the words that a block of lines has: a look at it all at once, so that its lines need few looks each."""
-    if b"\x1b" in data:
-        return TRIGGERS  # an escape sequence may stand within a word
-    lower = data.translate(_LOWER, _NOT_ASCII)
-    return tuple(word for word, raw in _TRIGGERS if raw in lower)
-
-
-def may_hold(text: str, words: tuple[str, ...] = TRIGGERS) -> bool:
+def may_hold(text: str) -> bool:
     """Tell whether a line has to be looked at."""
     lower = text.lower()
-    return any(word in lower for word in words)
+    return any(word in lower for word in TRIGGERS)
