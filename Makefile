@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install -q -c constraints.txt --disable-pip-version-check
 
-.PHONY: demo dist test test-fast test-slow test-docs test-install test-pythons test-torch test-launchers test-ray fuzz lint bench gpu chaos corpus external pages pictures docs setup system browser clean
+.PHONY: demo dist test test-fast test-slow test-docs test-install test-pythons test-torch test-launchers test-ray fuzz lint bench gpu chaos corpus external pages page-figures pictures docs setup system browser clean
 
 setup: $(VENV)/.demo
 
@@ -58,6 +58,10 @@ test-fast: $(VENV)/.collected
 # The commands of README and docs print what the pages show: on this machine, on ssh hosts, on Slurm.
 test-docs: $(VENV)/.collected system
 	$(PYTEST) -m 'docs and not slow' -n 6 --dist loadfile --no-loadscope-reorder tests/docs
+
+# The same, and the figures that it prints stand in the pages afterwards, in place of `…`. On a quiet machine.
+page-figures: $(VENV)/.collected system
+	ALLRANKS_WRITE_FIGURES=1 $(PYTEST) -m docs -n 2 --dist loadfile --no-loadscope-reorder tests/docs
 
 test-slow: $(VENV)/.collected system browser
 	$(PYTEST) -m slow -n 4 --dist loadfile --no-loadscope-reorder

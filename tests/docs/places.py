@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.docs.blocks import Block, Command, Page, read
-from tests.docs.shown import drift
+from tests.docs.shown import drift, with_figures
 from tests.hosts.waiting import wait_until
 
 BOUND = 400.0  # seconds for a command: a page's longest run takes one on a quiet machine
@@ -114,7 +114,10 @@ def copy_directory(path: Path, place: Path) -> None:
 
 
 def run_page(page: Page, place: Place) -> Iterator[str]:
-    """Run a page from its top, and give each drift: the page, the line, the command and a diff."""
+    """Run a page from its top, and give each drift: the page, the line, the command and a diff.
+
+    With ALLRANKS_WRITE_FIGURES set, the page gets the figures that this run has printed (`make page-figures`).
+    """
     for other in page.files_of:
         place.write_all(other)
     for block in page.blocks:
@@ -123,9 +126,12 @@ def run_page(page: Page, place: Place) -> Iterator[str]:
             place.write(block)
         if block.language == "console" and block.reason_not_run is None:
             for command in block.commands():
-                problem = drift_of(command, place)
+                ended = place.run(command.text)
+                problem = drift_of(command, ended)
                 if problem is not None:
                     yield f"{page.name}:{command.line}: $ {command.text}\n{problem}"
+                elif "ALLRANKS_WRITE_FIGURES" in os.environ:
+                    write_figures(page, command, ended)
         run_hidden(block, "after", place)
 
 
@@ -136,9 +142,19 @@ def run_hidden(block: Block, mark: str, place: Place) -> None:
         assert ended.code == 0, (block.place, block.marks[mark], ended)
 
 
-def drift_of(command: Command, place: Place) -> str | None:
-    """Run a command; say where it prints something else than the page shows, or fails and the page shows nothing."""
-    ended = place.run(command.text)
+def write_figures(page: Page, command: Command, ended: Ended) -> None:
+    """Write what a command has printed into its page, where the page shows `…`."""
+    lines = page.path.read_text(encoding="utf-8").splitlines()
+    first = command.line + command.text.count("\n")  # the line below the command, counted from 0
+    figures = with_figures(command.shown, ended.lines)
+    for at, (shown, figure) in enumerate(zip(command.shown, figures, strict=True), first):
+        indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
+        lines[at] = lines[at] if figure == shown else indent + figure.lstrip()
+    page.path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def drift_of(command: Command, ended: Ended) -> str | None:
+    """Say where a command printed something else than the page shows, or failed and the page shows nothing."""
     difference = drift(command.shown, ended.lines)
     if difference is not None:
         return f"{difference}\n(exit {ended.code})"

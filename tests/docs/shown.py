@@ -16,6 +16,10 @@ VARYING = (
     (re.compile(r"\b\d+\.\d+ (s|ms|µs)(?!\w)"), rf"{ANY} \1"),
     (re.compile(r"\b(after|in) \d+ (s|min)(?: \d+ s)?(?!\w)"), rf"\1 {ANY} s"),
     (re.compile(r"\bpid \d+\b"), f"pid {ANY}"),
+    (re.compile(r"\b(loss|reward) \d\.\d+"), rf"\1 {ANY}"),
+    (re.compile(r"\B#\d+ of\b"), f"#{ANY} of"),
+    (re.compile(r"(\bjob[ =]|-job|^job {7})\d+\b"), rf"\1{ANY}"),
+    (re.compile(r"\bh(\d) 10\.203\.\d+\.\d+:\d+"), rf"h\1 {ANY}"),
     (re.compile(r"\b(\d+\.\d+\.\d+\.\d+):\d+\b"), rf"\1:{ANY}"),
     (re.compile(r"\b10\.203\.\d+\."), f"10.203.{ANY}."),  # a bed takes the first subnet that is free
     (re.compile(r"\b\d+(?:\.\d+)? ([KMGT]i?B) (free|of disk)\b"), rf"{ANY} \1 \2"),
@@ -23,6 +27,8 @@ VARYING = (
 
 # A line of several ranks is one where they wrote it within half a second, which a loaded machine may not allow.
 RANKS = re.compile(r"^\[(?:\d+ ranks|\S+ \d+(?: \+\d+ ranks?)?)\] ")
+
+RANKS_FOLDED = re.compile(r"^\[ranks\] ")
 
 # Torch's word on a resolver that does not know the hosts of a bed: it comes at any moment, and pages do not show it.
 BED_NOISE = re.compile(
@@ -52,10 +58,42 @@ def drift(shown: Sequence[str], printed: Sequence[str]) -> str | None:
 
     A shown line that is only `…` stands for any number of lines. Blank lines at the end count for nothing.
     """
+    wanted, got = _comparable(shown, printed)
+    matched, complete = _matched(wanted, got)
+    if complete:
+        return None
+    agreed = [matched.get(at, _as_shown(line, wanted)) for at, line in enumerate(got)]
+    lines = difflib.unified_diff(wanted, agreed, "shown", "printed", lineterm="", n=2)
+    return "\n".join(lines)
+
+
+def with_figures(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
+    """Give what is shown with the figures that were printed in place of `…`.
+
+    Only where the next run's figures fit as well: what a page shows stays true of any run.
+    """
+    wanted, got = _comparable(shown, printed)
+    printed_for = {line: got[at] for at, line in _matched(wanted, got)[0].items()}
+    figures = []
+    for line in shown:
+        ranks = RANKS.match(line)
+        new = printed_for.get(RANKS.sub("[ranks] ", line.rstrip()), line)
+        if ranks is not None:
+            new = ranks[0] + RANKS_FOLDED.sub("", new) if new != line else line
+        figures.append(new if ANY in line and normal(new) == normal(line) else line)
+    return figures
+
+
+def _comparable(shown: Sequence[str], printed: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Give the lines of both without what a page need not show."""
     wanted = _folded(_without_blank_end(shown))
     shows_time = any(OF_TIME.match(line) for line in wanted)
     heard = [line for line in printed if not BED_NOISE.search(line)]
-    got = _folded(_without_blank_end([line for line in heard if shows_time or not OF_TIME.match(line)]))
+    return wanted, _folded(_without_blank_end([line for line in heard if shows_time or not OF_TIME.match(line)]))
+
+
+def _matched(wanted: Sequence[str], got: Sequence[str]) -> tuple[dict[int, str], bool]:
+    """Give the shown line by the place of the printed one, and whether all that is shown was printed."""
     segments = _segments(wanted)
     ended_by_any = bool(wanted) and wanted[-1].strip() == ANY
     position = 0
@@ -75,11 +113,7 @@ def drift(shown: Sequence[str], printed: Sequence[str]) -> str | None:
             break
         matched |= {start + offset: line for offset, line in enumerate(segment)}
         position = start + len(segment)
-    if complete:
-        return None
-    agreed = [matched.get(at, _as_shown(line, wanted)) for at, line in enumerate(got)]
-    lines = difflib.unified_diff(wanted, agreed, "shown", "printed", lineterm="", n=2)
-    return "\n".join(lines)
+    return matched, complete
 
 
 def _segments(wanted: Sequence[str]) -> list[list[str]]:

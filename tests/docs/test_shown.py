@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.docs.shown import drift, fits
+from tests.docs.shown import drift, fits, with_figures
 
 PRINTED = [
     "run       run-20261122-223256",
@@ -56,3 +56,24 @@ def test_exit_codes_counts_and_names_are_compared() -> None:
     for shown, printed in [("(exit 1)", "(exit 4)"), ("4 ranks", "8 ranks"), ("h1 0", "h2 0"), ("20 s:", "30 s:")]:
         assert fits(shown, shown)
         assert not fits(shown, printed)
+
+
+def test_a_page_gets_the_figures_that_the_next_run_fits_as_well() -> None:
+    shown = [
+        "run       run-…",
+        "…",
+        "master    h1 …, reached by all 2 nodes in … s",
+        "…",
+        "VERDICT   rank 1 on … (pid …)",
+        "…",
+    ]
+    figures = with_figures(shown, PRINTED)
+    assert figures == [PRINTED[0], "…", PRINTED[2], "…", "VERDICT   rank 1 on … (pid …)", "…"]
+    later = [line.replace("0.47", "1.3").replace("10.203.7.1:27379", "10.203.2.1:1") for line in PRINTED]
+    assert drift(figures, later) is None
+
+
+def test_figures_of_ranks_keep_the_names_that_the_page_shows() -> None:
+    shown = ["[h1 0] step 20 loss …", "[2 ranks] saved"]
+    printed = ["[h1 0 +1 rank] step 20 loss 0.4821", "[h1 0] saved"]
+    assert with_figures(shown, printed) == ["[h1 0] step 20 loss 0.4821", "[2 ranks] saved"]

@@ -640,7 +640,7 @@ RUNNING = {
         exit 1 code=0    | rank-exit
         tick 100         |
         exit 0 code=0    | rank-exit
-        exit 2 code=0    | rank-exit ending end>*
+        exit 2 code=0    | rank-exit finding ending end>*
     """,
     "an exception ends all": """
         exit 1 code=1    | rank-exit ending end>*
@@ -1021,7 +1021,7 @@ def test_adopt_goes_on() -> None:
         tick 1          |
         exit 0 code=0   | rank-exit
         exit 1 code=0   | rank-exit
-        exit 2 code=0   | rank-exit ending end>*
+        exit 2 code=0   | rank-exit finding ending end>*
         ended h0        | node-clean
         drained h0      |
         ended h1        | node-clean
@@ -1074,7 +1074,7 @@ def test_adopt_of_a_run_whose_ranks_the_old_controller_had_not_written_down() ->
     assert [r.pid for r in drive.roster.ranks()] == [100, 101, 102]
     for rank in "012":
         words = drive.exit(rank, "code=0")
-    assert words[:2] == ["rank-exit", "ending"]
+    assert words[:3] == ["rank-exit", "finding", "ending"]
 
 
 def test_adopt_of_a_later_attempt_than_was_written_down() -> None:
@@ -1097,7 +1097,7 @@ def test_adopt_of_a_run_whose_ranks_wait_for_a_template() -> None:
     assert drive.started("2") == ["rank-started"]
     for rank in "012":
         words = drive.exit(rank, "code=0")
-    assert words[:2] == ["rank-exit", "ending"]
+    assert words[:3] == ["rank-exit", "finding", "ending"]
 
 
 def test_adopt_of_a_run_that_had_not_started_its_ranks_ends() -> None:
@@ -1129,7 +1129,7 @@ def test_a_retry_is_a_whole_new_attempt() -> None:
         started 2       | rank-started
         exit 0 code=0   | rank-exit
         exit 1 code=0   | rank-exit
-        exit 2 code=0   | rank-exit ending end>*
+        exit 2 code=0   | rank-exit finding ending end>*
     """,
         drive,
     )
@@ -1236,7 +1236,7 @@ def test_one_process_a_node(launcher: str) -> None:
     drive.started("0")
     drive.started("2")
     assert drive.exit("0", "code=0") == ["rank-exit"]
-    assert drive.exit("2", "code=0")[:2] == ["rank-exit", "ending"]
+    assert drive.exit("2", "code=0")[:3] == ["rank-exit", "finding", "ending"]
 
 
 def test_reports_of_all_ranks_under_torchrun() -> None:

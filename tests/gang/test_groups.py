@@ -95,10 +95,23 @@ def test_ranks_may_share_nothing_elsewhere(launcher: str) -> None:
     assert [f.status for f in ended(launcher, say=True).roster.findings] == ["warn"]
 
 
-@pytest.mark.parametrize("launcher", ["direct", "torchrun", "accelerate", "deepspeed"])
-def test_silence_is_no_evidence(launcher: str) -> None:
-    """A report can be lost."""
-    assert ended(launcher, say=False).roster.findings == []
+@pytest.mark.parametrize("launcher", ["direct", "torchrun", "accelerate", "command"])
+def test_silence_is_no_evidence_and_is_said(launcher: str) -> None:
+    """A report can be lost, and a program without torch makes none: the run is done, with a warning."""
+    drive = ended(launcher, say=False)
+    (finding,) = drive.roster.findings
+    assert (finding.id, finding.status) == ("world-size-mismatch", "warn")
+    assert finding.message == "no process group of torch was seen: 2 nodes may each have worked alone"
+    assert drive.roster.failed_at is None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_nothing_is_said_of_one_node_and_where_it_is_meant(count: int) -> None:
+    allow = ("world-size-mismatch",) if count == 2 else ()
+    drive = Drive(count=count, nproc=2, allow=allow).running()
+    for rank in range(2 * count):
+        drive.exit(str(rank), "code=0")
+    assert drive.roster.findings == []
 
 
 def test_the_finding_is_the_verdict() -> None:

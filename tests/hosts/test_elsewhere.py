@@ -188,6 +188,34 @@ def test_a_run_goes_on_after_the_death_of_its_controllers_host(apart: Elsewhere)
     launch.ended(0)
 
 
+ROLES = """
+[roles.files]
+command = "python3 -m http.server {files.port.http}"
+nodes = 1
+ready = "http://{address}:{files.port.http}/"
+
+[roles.trainer]
+command = "train.py {files.address}:{files.port.http}"
+nproc = 2
+after = ["files"]
+"""
+
+
+def test_roles_of_a_file_here_run_from_there(launch: Elsewhere) -> None:
+    (launch.work / "train.py").write_text(
+        "import sys, urllib.request\nprint('got', len(urllib.request.urlopen('http://' + sys.argv[1]).read()) > 0)\n"
+    )
+    roles = launch.place / "roles.toml"
+    roles.write_text(ROLES)
+    launch.start([], "--controller", "h2", "--roles", str(roles), nproc=None)
+    assert launch.process is not None
+    assert launch.process.wait(BOUND) == 0, launch.stderr
+    result = launch.ended(0)
+    assert {name: role["nodes"] for name, role in result["roles"].items()} == {"files": ["h1"], "trainer": ["h2"]}
+    assert json.loads((launch.run_dir / "run.json").read_text())["controller"]["host"] == "h2"
+    assert (launch.run_dir / "logs/node_01_h2/rank_001.log").read_text() == "got True\n"
+
+
 def test_what_cannot_be_there_is_refused(launch: Elsewhere) -> None:
     def refused(*words: str) -> str:
         done = launch.call("run", *words, "--nproc", "1", "train.py")

@@ -45,7 +45,7 @@ def test_a_clock_that_is_set_ends_no_run(tmp_path: Path) -> None:
     python_path = os.pathsep.join(filter(None, (str(tmp_path / "site"), os.environ.get("PYTHONPATH"))))
     run = LocalRun(
         tmp_path, PROGRAM, "--init-timeout", "60s", "--hang-timeout", "60s", "--lease", "30s",
-        PYTHONPATH=python_path, CLOCK_OFFSET=str(tmp_path / "offset"),
+        "--allow", "world-size-mismatch", PYTHONPATH=python_path, CLOCK_OFFSET=str(tmp_path / "offset"),
     )  # fmt: skip
     run.until("rank-started", 2)
     wait_until(lambda: len(list(run.work.glob("up-*"))) == 2, BOUND, "the programs are up")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 VERBS = {
     "run": "start training on every node, watch it, end all of it if a part fails",
+    "join": "the same command on every node, no ssh: any scheduler, two terminals",
     "check": "look at all nodes and compare them: what is wrong before a run",
     "test": "collective tests, and which node or link is to blame",
     "diagnose": "why a run failed, from its directory or from any logs",
@@ -33,16 +34,16 @@ VERBS = {
     "logs": "output of all ranks, merged",
     "attach": "follow a run again, or take it over",
     "stop": "end a run in order",
-    "fetch": "bring the files that ranks have written from the nodes",
-    "nodes": "what earlier runs have found of each node",
-    "exec": "a command on every node, its output folded where nodes say the same",
-    "data": "steps and time of an epoch, and whether the data is split",
-    "render": "files for torchrun, Slurm, Kubernetes, …, from the same settings",
-    "overlap": "communication that hides behind computation, from profiler traces",
     "clean": "remove old run directories, or what runs left on the nodes",
-    "join": "the same command on every node, no ssh: any scheduler, two terminals",
+    "render": "files for torchrun, Slurm, Kubernetes, …, from the same settings",
     "init": "write a commented allranks.toml",
+    "fetch": "bring the files that ranks have written from the nodes",
+    "exec": "a command on every node, its output folded where nodes say the same",
+    "nodes": "what earlier runs have found of each node",
+    "data": "steps and time of an epoch, and whether the data is split",
+    "overlap": "communication that hides behind computation, from profiler traces",
 }
+FIRST_RARE = "fetch"  # from here on: what few need, and not each day
 LINUX_ONLY = (
     "run",
     "check",
@@ -101,7 +102,7 @@ def _main() -> int:
     if words[:1] == ["help"]:
         words = _words_of_help(words[1:])
     if not words or words[0] in ASKS_FOR_HELP:
-        print(USAGE.format(verbs="\n".join(f"  {name:<8} {text}" for name, text in VERBS.items())))
+        print(USAGE.format(verbs="\n".join(_listed(name) for name in VERBS)))
         return exitcodes.DONE if words else exitcodes.USAGE
     if words[0] in ("--version", "-V"):
         print(f"allranks {allranks.__version__}")
@@ -109,6 +110,11 @@ def _main() -> int:
     if words[0] in LINUX_ONLY and not set(words[1:2]) & ASKS_FOR_HELP:
         streams.go_on_without_output()
     return run_verb(words[0], words[1:])
+
+
+def _listed(verb: str) -> str:
+    heading = "\nmore rarely:\n" if verb == FIRST_RARE else ""
+    return f"{heading}  {verb:<8} {VERBS[verb]}"
 
 
 def _path(error: click.UsageError, verb: str) -> str:

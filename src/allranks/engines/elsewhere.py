@@ -36,6 +36,7 @@ from allranks.runs.known_directories import RunElsewhere, note_run_elsewhere
 from allranks.settings import RunSpec
 from allranks.settings.command_line import as_options, secret_values
 from allranks.settings.layers import Resolved
+from allranks.settings.roles import as_toml
 from allranks.settings.runspec import FIRST_NODE, HERE
 from allranks.text import join_words
 from allranks.unpacked import LISTENS
@@ -81,7 +82,7 @@ find "$h" -maxdepth 1 -name '{PREFIX}*' -mtime +{KEPT_DAYS} -exec rm -rf {{}} +"
 PUT = f"""mkdir "$d.$$" && "$p" -c '{UNPACK}' "$d.$$" <<'END' && mv "$d.$$" "$d" && show place echo "$d"
 %s
 END"""
-# Makes the run directory as `RunDirectory.create` does, with the hosts and the words of the start.
+# Makes the run directory as `RunDirectory.create` does, with the hosts, the roles and the words of the start.
 MAKE = """make() {
 cd -- %(workdir)s && mkdir -p -- %(runs_dir)s && cd -- %(runs_dir)s || return
 d=%(name)s n=1
@@ -90,7 +91,8 @@ do
 [ -d "$d" ] && [ $n -lt 1000 ] || return
 n=$((n + 1)) d=%(name)s-$n
 done
-cd -- "$d" && printf '%%s' %(hosts)s >hosts.txt && printf '%%s' %(script)s >controller.sh && pwd
+cd -- "$d" && printf '%%s' %(hosts)s >hosts.txt && printf '%%s' %(roles)s >roles.toml || return
+printf '%%s' %(script)s >controller.sh && pwd
 }
 if d=$(make 2>&1)
 then
@@ -124,12 +126,11 @@ def controller_elsewhere(resolved: Resolved) -> LaunchElsewhere | None:
     node = _chosen(cluster, spec.output.controller or "")
     if node.is_local:
         return None
-    for setting, what in ((spec.launch.roles, "the roles of a file"), (spec.launch.sync, "--sync ships files")):
-        if setting:
-            raise UsageError(
-                f"--controller {node.name}: {what} of this machine, which {node.name} has not\n"
-                f"hint: log in on {node.name}, and add --detach there"
-            )
+    if spec.launch.sync:
+        raise UsageError(
+            f"--controller {node.name}: --sync ships files of this machine, which {node.name} has not\n"
+            f"hint: log in on {node.name}, and add --detach there"
+        )
     return LaunchElsewhere(resolved, cluster, node)
 
 
@@ -207,6 +208,7 @@ class LaunchElsewhere:
         words = [*program, "run", "--config=/dev/null", f"--controller={HERE}"]
         words += ["--quiet"] if quiet else []
         words += ["--json"] if as_json else []
+        roles = () if spec.launch.ray else spec.launch.roles  # --ray makes its own
         options = as_options(spec, "run", (*OUTSIDE, *unforced(spec)))
         hosts, listed = _hosts_there(spec)
         variables = [f"export {name}={shlex.quote(value)}" for name, value in sorted(self._variables().items())]
@@ -216,7 +218,9 @@ class LaunchElsewhere:
             f"cd -- {shlex.quote(self._workdir)} || exit",
             *variables,
             'export ALLRANKS_RUN_DIR="$d"',
-            f'exec {shlex.join(words)} --hosts={hosts} --runs-dir="${{d%/*}}" {shlex.join(options)}',
+            f"set -- {shlex.join(options)}",
+            *(['set -- --roles="$d/roles.toml" "$@"'] if roles else []),
+            f'exec {shlex.join(words)} --hosts={hosts} --runs-dir="${{d%/*}}" "$@"',
         ]
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime())
         return [
@@ -224,6 +228,7 @@ class LaunchElsewhere:
             ("runs_dir", spec.places.runs_dir),
             ("name", f"{spec.places.name}-{stamp}"),
             ("hosts", listed),
+            ("roles", as_toml(roles) if roles else ""),
             ("script", "\n".join(script) + "\n"),
         ]
 

@@ -41,6 +41,7 @@ _FIX = {
     "colossalai": "use --launcher colossalai. The program must call colossalai.launch_from_torch()",
 }
 _ANY = "leave rank and world size to the launcher: init_process_group() without them reads RANK and WORLD_SIZE"
+_MEANT = f"where the ranks share nothing, or another library joins them, use --allow {ID}"
 
 
 class ProcessGroups:
@@ -123,13 +124,23 @@ class ProcessGroups:
     def judge_end(self, now: float) -> list[Action]:
         """All have ended with 0: refuse nodes that have trained apart, and ranks that never had a process group."""
         apart = self._refuse_apart(list(self._worlds.values()), "has trained", now)
-        return apart or self.refuse_never_joined(now)
+        return apart or self.refuse_never_joined(now) or self._doubt_one_world()
 
     @property
     def _is_one_world(self) -> bool:
         """Whether the run's own world was made, or one that may be on several nodes."""
         joined = any(r.entered or r.initialised_t is not None for r in self.roster.ranks())
         return joined or any(not _is_whole(world.fact) for world in self._worlds.values())
+
+    def _doubt_one_world(self) -> list[Action]:
+        """Say that nothing shows that the nodes worked together: no rank spoke of a process group."""
+        roster = self.roster
+        silent = not any(r.never_joined for r in roster.ranks())
+        meant = ID in roster.spec.preflight.allow or roster.spec.launch.launcher in OF_RAY or not roster.role.is_plain
+        if roster.testing or meant or len(roster.nodes) < 2 or not silent or self._is_one_world:
+            return []
+        message = f"no process group of torch was seen: {len(roster.nodes)} nodes may each have worked alone"
+        return [roster.add_finding(Finding(ID, "warn", message, _MEANT))]
 
     def _refuse_apart(self, seen: list[Stamped[WorldMessage]], verb: str, now: float) -> list[Action]:
         worlds = {world.node: world.fact for world in seen}
