@@ -23,7 +23,7 @@ GANG = ("gang", "roster", "clocks", "gate", "states", "members", "places", "rema
         "changing_world", "spares", "connections", "ending", "preloading", "rendezvous", "resuming", "running",
         "lingering", "policy", "history", "groups", "passed_signals", "saving", "steps", "pace", "stragglers",
         "ready_test", "roles")  # fmt: skip
-REPORT = ("record", "drawing", "redact", "timeline", "timeplot", "machines", "ledgerwords")
+REPORT = ("record", "redact", "timeline", "timeplot", "machines", "ledgerwords")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),
               "runs/documents.py", "runs/timeledger.py", "findings.py",
               "errors.py", "exitcodes.py", "text.py", "xid.py", "kernel_lines.py", "fabric/metric_rows.py")  # fmt: skip

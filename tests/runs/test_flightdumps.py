@@ -19,11 +19,11 @@ from tests.hosts.waiting import BOUND
 from tests.ports import free_port
 
 from allranks.cli.main import run_verb
-from allranks.diagnose.hangs import pickled
-from allranks.diagnose.hangs.pickled import read_pickle
 from allranks.diagnose.verdict import judge_logs
 from allranks.protocol.jsontext import DecodeError
+from allranks.runs import pickled
 from allranks.runs.logdiagnosis import find_logs, read_dumps, read_logs
+from allranks.runs.pickled import read_pickle
 
 FRAMES = [{"name": "c10d::work", "filename": "/pytorch/c10d.cpp", "line": 5},
           {"name": "all_reduce", "filename": "/venv/site-packages/torch/distributed/distributed_c10d.py", "line": 2810},

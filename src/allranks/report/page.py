@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from allranks.findings import Finding
 from allranks.runs.documents import PreflightDocument
-from allranks.text import cut, format_rate, format_size_option, format_time
+from allranks.text import cut, format_percent, format_rate, format_size_option, format_time
 
 from .checks_table import WORDS, Rows, counts
 
@@ -36,6 +36,7 @@ def environment() -> Environment:
         place="{:.1f}".format,  # in a drawing
         level=finding_level,
         time=format_time,
+        percent=format_percent,
         rate=format_rate,
         size=format_size_option,
     )

@@ -112,6 +112,11 @@ class TimelineRow:
         self.attempt = attempt
 
     @property
+    def name(self) -> str:
+        """Name it: a node behind its role."""
+        return f"{self.role} {self.node}".lstrip() if self.rank is None else f"rank {self.rank}"
+
+    @property
     def failed(self) -> bool:
         """Tell whether it did not end well by itself."""
         lost = any(span.state == LOST for span in self.spans)

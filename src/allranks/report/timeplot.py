@@ -9,29 +9,26 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from allranks.findings import Where
-from allranks.text import cut, format_elapsed
+from allranks.text import format_elapsed
 
-from .drawing import GridLine, PlotFrame
-from .timeline import DONE, ENDED, FAILED, Moment, Timeline, TimelineRow, choose_rows, is_at
+from .timeline import DONE, ENDED, FAILED, UNCLEAN, Moment, Timeline, TimelineRow, choose_rows, is_at
 
 LEFT = 170.0
 WIDTH = 900.0
 TOP = 62.0
-BELOW = 14.0  # the last row
-NODE = 20.0  # height of a node's row
-RANK = 15.0
+NODE = 15.0  # height of a node's row
+RANK = 10.0
+BETWEEN = 5.0
 MOST = 160  # rows
 LINEAR = 20.0  # seconds that a run may last to have a linear axis
 GAP = 4.0  # seconds without events that take their own room
 TICK = 74.0  # between two labels of the axis
 NAMED_GAP = 60.0  # wide enough for words
 LETTER = 6.0  # mean width
-NAME = 22  # characters of a name
 LEVELS = 3  # of labels of moments
 COLOURS = {
     "connecting": "#9aa3b2",
@@ -56,15 +53,12 @@ WORDS = {
 HANG = "#b8578f"
 MOMENTS = {DONE: "#1a7f4b", FAILED: "#d92d20", ENDED: "#6b7480"}
 # A tick for done, a stop for what allranks ended, a cross for failed: they differ without colour.
-SHAPES = {DONE: "m-4 0l3 3.5l6 -7", ENDED: "m0 -4v8", FAILED: "m-4 -4l8 8m0 -8l-8 8"}
-
-
-class Gap(NamedTuple):
-    """A time without events."""
-
-    x: float
-    width: float
-    text: str
+MARKS = {
+    DONE: (MOMENTS[DONE], "m-4 0l3 3.5l6 -7"),
+    ENDED: (MOMENTS[ENDED], "m0 -4v8"),
+    FAILED: (MOMENTS[FAILED], "m-4 -4l8 8m0 -8l-8 8"),
+    UNCLEAN: (MOMENTS[FAILED], "m-4 -4l8 8m0 -8l-8 8"),
+}
 
 
 class Label(NamedTuple):
@@ -76,54 +70,6 @@ class Label(NamedTuple):
     colour: str = "currentColor"
     top: float = 0.0
     before: bool = False  # to the left of the moment
-
-
-class Bar(NamedTuple):
-    """A state of a node or rank."""
-
-    x: float
-    width: float
-    colour: str
-    title: str
-
-
-class EndMark(NamedTuple):
-    """The end of a node or rank."""
-
-    x: float
-    kind: str
-    shape: str
-    colour: str
-    title: str
-
-
-@dataclass(frozen=True)
-class PlotRow:
-    """A node, or one of its ranks; without bars it never started."""
-
-    name: str
-    label: str
-    is_node: bool
-    is_culprit: bool
-    top: float
-    height: float
-    bars: list[Bar]
-    exits: list[EndMark]
-
-
-@dataclass(frozen=True)
-class TimelinePlot:
-    """A drawing. `rows_left_out` counts those of too many."""
-
-    height: float
-    label: str
-    gaps: list[Gap]
-    ticks: list[GridLine]
-    moments: list[Label]
-    rows: list[PlotRow]
-    rows_left_out: int
-    frame: PlotFrame
-    width: float = LEFT + WIDTH + 20
 
 
 class Scale:
@@ -157,6 +103,73 @@ class Scale:
 NOWHERE = Where()  # no rank is at fault
 
 
+class TimelinePlot:
+    """A drawing of these rows; `rows_left_out` counts those of too many. timeline.html has the shapes."""
+
+    colours = COLOURS
+    words = WORDS
+    marks = MARKS
+    between = BETWEEN
+    left = LEFT
+    top = TOP
+    width = WIDTH
+
+    def __init__(self, line: Timeline, rows: Sequence[TimelineRow], rows_left_out: int, culprit: Where) -> None:
+        changes = {span.start for row in line.rows for span in row.spans}
+        changes |= {line.start, line.end, *(moment.t for moment in line.moments)}
+        self.start = line.start
+        self.rows = rows
+        self.rows_left_out = rows_left_out
+        self.scale = Scale([*changes, *(span.end for row in line.rows for span in row.spans)])
+        self.bottom = TOP + sum(self.height_of(row) + BETWEEN for row in rows)
+        self.label = f"Timeline of {len(rows)} nodes and ranks over {format_elapsed(line.end - line.start)}"
+        self.ticks = self._ticks(sorted(changes))
+        self.moments = self._moments(line.moments)
+        self._culprit = culprit
+
+    def height_of(self, row: TimelineRow) -> float:
+        """Give the height of a row's bars."""
+        return NODE if row.rank is None else RANK
+
+    def is_culprit(self, row: TimelineRow) -> bool:
+        """Tell whether a row is that of the rank at fault."""
+        return is_at(row, self._culprit)
+
+    def since(self, t: float) -> str:
+        """Write when something was: `+12.0 s`."""
+        return f"+{format_elapsed(t - self.start)}"
+
+    def gap_words(self, start: float, end: float) -> str:
+        """Write how long nothing happened, where the drawing has room for it."""
+        if self.scale.at(end) - self.scale.at(start) <= NAMED_GAP:
+            return ""
+        return f"{format_elapsed(end - start)} without events"
+
+    def _ticks(self, times: Sequence[float]) -> list[Label]:
+        ticks: list[Label] = []
+        for t in times:
+            x = self.scale.at(t)
+            if t == self.start or not ticks or x - ticks[-1].x >= TICK:
+                ticks.append(Label(x, self.since(t)))
+        return ticks
+
+    def _moments(self, moments: Iterable[Moment]) -> list[Label]:
+        """Label what concerns all, where there is room for words on one of three levels."""
+        labels = []
+        ends = [-math.inf] * LEVELS
+        for moment in moments:
+            x = self.scale.at(moment.t)
+            colour = HANG if moment.kind.startswith("hang") else MOMENTS.get(moment.kind, "currentColor")
+            free = [level for level, end in enumerate(ends) if x > end]
+            level = free[0] if free else 0
+            end = x + LETTER * len(moment.text)
+            before = end > LEFT + WIDTH
+            if free:
+                ends[level] = math.inf if before else end + 8
+            labels.append(Label(x, moment.text if free else "", moment.text, colour, 12.0 + 12 * level, before))
+        return labels
+
+
 def legend(line: Timeline) -> list[tuple[str, str]]:
     """Give (colour, words) of the states that occur."""
     states = {span.state for row in line.rows for span in row.spans}
@@ -168,68 +181,4 @@ def timeline_plot(line: Timeline, culprit: Where = NOWHERE) -> TimelinePlot | No
     rows, left_out = choose_rows(line, culprit, MOST)
     if not rows:
         return None
-    changes = {span.start for row in line.rows for span in row.spans}
-    changes |= {line.start, line.end, *(moment.t for moment in line.moments)}
-    scale = Scale([*changes, *(span.end for row in line.rows for span in row.spans)])
-    plot_rows = []
-    top = TOP
-    for row in rows:
-        plot_rows.append(_row(row, top, scale, line.start, is_at(row, culprit)))
-        top += plot_rows[-1].height + 5
-    label = f"Timeline of {len(rows)} nodes and ranks over {format_elapsed(line.end - line.start)}"
-    gaps = [_gap(scale, start, end) for start, end in scale.gaps]
-    ticks = _ticks(sorted(changes), line.start, scale)
-    frame = PlotFrame(LEFT, TOP, WIDTH, top - TOP)
-    moments = _moments(line.moments, scale)
-    return TimelinePlot(top + BELOW, label, gaps, ticks, moments, plot_rows, left_out, frame)
-
-
-def _gap(scale: Scale, start: float, end: float) -> Gap:
-    x = scale.at(start)
-    width = scale.at(end) - x
-    return Gap(x, width, f"{format_elapsed(end - start)} without events" if width > NAMED_GAP else "")
-
-
-def _ticks(times: Sequence[float], start: float, scale: Scale) -> list[GridLine]:
-    ticks: list[GridLine] = []
-    for t in times:
-        x = scale.at(t)
-        if t == start or not ticks or x - ticks[-1].at >= TICK:
-            ticks.append(GridLine(x, f"+{format_elapsed(t - start)}"))
-    return ticks
-
-
-def _moments(moments: Iterable[Moment], scale: Scale) -> list[Label]:
-    """Label what concerns all, where there is room for words on one of three levels."""
-    labels = []
-    ends = [-math.inf] * LEVELS
-    for moment in moments:
-        x = scale.at(moment.t)
-        colour = HANG if moment.kind.startswith("hang") else MOMENTS.get(moment.kind, "currentColor")
-        free = [level for level, end in enumerate(ends) if x > end]
-        level = free[0] if free else 0
-        end = x + LETTER * len(moment.text)
-        before = end > LEFT + WIDTH
-        if free:
-            ends[level] = math.inf if before else end + 8
-        labels.append(Label(x, moment.text if free else "", moment.text, colour, 12.0 + 12 * level, before))
-    return labels
-
-
-def _row(row: TimelineRow, top: float, scale: Scale, start: float, is_culprit: bool) -> PlotRow:
-    is_node = row.rank is None
-    name = f"{row.role} {row.node}".lstrip() if is_node else f"rank {row.rank}"
-    bars = []
-    for span in row.spans:
-        x = scale.at(span.start)
-        title = (
-            f"{name}: {WORDS[span.state]}, +{format_elapsed(span.start - start)} to +{format_elapsed(span.end - start)}"
-        )
-        bars.append(Bar(x, max(1.5, scale.at(span.end) - x), COLOURS[span.state], title))
-    exits = []
-    for moment in row.moments:
-        kind = moment.kind if moment.kind in SHAPES else FAILED
-        title = f"{name} {moment.text}, +{format_elapsed(moment.t - start)}"
-        exits.append(EndMark(scale.at(moment.t), moment.kind, SHAPES[kind], MOMENTS[kind], title))
-    height = (NODE if is_node else RANK) - 5
-    return PlotRow(name, cut(name, NAME), is_node, is_culprit, top, height, bars, exits)
+    return TimelinePlot(line, rows, left_out, culprit)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from allranks.cores import usable_cores
-from allranks.diagnose.hangs.pickled import read_pickle
 from allranks.diagnose.hangs.recorder import RankRecording, read_recording, read_torch_dump, with_members, with_silent
 from allranks.diagnose.logs.lines import LogLine, from_name, read_line
 from allranks.diagnose.logs.scan import Filter, last_lines
@@ -25,6 +24,7 @@ from allranks.errors import UsageError
 from allranks.protocol.jsontext import DecodeError, read_json, read_object
 from allranks.text import format_size
 
+from .pickled import read_pickle
 from .regular import open_dense, open_regular
 
 BLOCK = 64 << 10  # bytes read at once: what is made of them stays in a core's cache and takes no new pages

@@ -1,4 +1,4 @@
-"""Read the pickles in which torch writes its flight recorders, as plain values (pure).
+"""Read the pickles in which torch writes its flight recorders, as plain values.
 
 A pickle is a program. Python's own reader runs it here without a class to make or a function to call: that leaves
 numbers, texts, lists, tuples and mappings. What it built is copied into lists and mappings, in bounds: a list that is
