@@ -13,7 +13,19 @@ from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.logs.lines import read_line
 from allranks.diagnose.logs.scan import Filter
 from allranks.diagnose.rules import LOG_RULES, SOURCES
-from allranks.diagnose.signatures import BY_ID, ROWS, Row, Scope, Sign, cause_of, lost_peer, row_of, row_of_exception
+from allranks.diagnose.signatures import (
+    BY_ID,
+    ROWS,
+    Row,
+    Scope,
+    Sign,
+    cause_of,
+    lost_peer,
+    row_by_words,
+    row_of,
+    row_of_exception,
+    vocabulary,
+)
 
 if sys.version_info >= (3, 11):
     from re import _parser as regex_parser  # type: ignore[attr-defined]
@@ -44,6 +56,9 @@ TRACES = {
     "arguments-refused": '  File "x/arguments.py", line 9, in validate_args\n  File "<string>", line 2, in __init__',
     "rendezvous-refuses": '  File "x/torch/distributed/elastic/rendezvous/api.py", line 9, in create_handler',
     "trl-server": '  File "x/trl/extras/vllm_client.py", line 9, in init_communicator',
+    "library-assertion": '  File "/v/site-packages/vllm/state.py", line 9, in broadcast',
+    "command-refuses": '  File "/v/site-packages/swift/cli/main.py", line 9, in cli_main',
+    "library-attribute": '  File "/v/site-packages/vllm/entrypoints/llm.py", line 9, in collective_rpc',
     "library-argument": '  File "/v/site-packages/transformers/trainer.py", line 9, in training_step',
 }
 
@@ -77,6 +92,10 @@ def test_an_example_of_an_exception_or_an_agent_is_taken_by_its_row(identity: st
             assert cause_of(text) == row.cause, text
         elif row.role is Sign.CASCADE:
             assert lost_peer(kind, said) == identity, text
+        elif row in (*vocabulary.ROWS, *vocabulary.OF_TRACE):
+            worded = row_by_words(kind, said, TRACES.get(identity, ""))
+            assert worded is not None and worded.id == identity, (text, worded)
+            assert row_of_exception(kind, said) is None, text
         else:
             taken = row_of_exception(kind, said, TRACES.get(identity, ""))
             assert taken is not None and taken.id == identity, text

@@ -81,6 +81,7 @@ _WORDS = {
         FixReader.ANYWHERE: ". Where the kernel killed it for memory, use fewer data-loader workers or sharded loading",
         **dict.fromkeys(_OF_RUNS, ""),
     },
+    "given": {FixReader.ANYWHERE: "`{list}` on every node"},
     "port_of_torchrun": {
         FixReader.ANYWHERE: " (torchrun: `--rdzv-endpoint {master}:0`)", **dict.fromkeys(_OF_RUNS, ""),
     },
@@ -89,6 +90,8 @@ _WORDS = {
 _WORDS_OF_WORLD = {
     "ask_scheduler": {World.RAY: ", and `ray status`", World.SLURM: f", and {_SACCT}",
                       World.KUBERNETES: f", and {_KUBECTL}"},
+    "given": {World.RAY: "`ray status` shows the resources that Ray has and has given away",
+              World.SLURM: "`scontrol show job {job}`", World.KUBERNETES: "`kubectl describe pod {pod}`"},
     "mem_option": {World.RAY: "", World.SLURM: " (--mem of sbatch)", World.KUBERNETES: ""},
 }  # fmt: skip
 
@@ -139,8 +142,8 @@ class Cause:
 _FIELD = re.compile(r"\{(\w+)\}")
 _PLACEHOLDERS = {
     "node": "NODE", "peer": "PEER", "rank": "RANK", "port": "PORT", "interface": "IFACE", "gpu": "GPU", "path": "PATH",
-    "host": "NAME", "master": "MASTER", "module": "MODULE", "job": "JOB", "pod": "POD", "image": "IMAGE",
-    "at_peer": "",
+    "host": "NAME", "master": "MASTER", "module": "MODULE", "package": "PACKAGE", "job": "JOB", "pod": "POD",
+    "image": "IMAGE", "at_peer": "",
     "container": "CONTAINER", "mtu": "1500", "variable": "VARIABLE", "driver": "VERSION",
 }  # fmt: skip
 
@@ -178,7 +181,9 @@ def _with_words(text: str, reader: FixReader, worlds: Worlds) -> str:
         if reader is FixReader.LOGS:
             of_world = _WORDS_OF_WORLD.get(name, {})
             words[name] = next((part for world, part in of_world.items() if world in worlds), words[name])
-    return _FIELD.sub(lambda match: words.get(match[1], match[0]), text)
+    for _ in range(2):  # a word may hold the name of a tool
+        text = _FIELD.sub(lambda match: words.get(match[1], match[0]), text)
+    return text
 
 
 def _cause(
@@ -380,6 +385,11 @@ _COLUMNS: Mapping[str, Mapping[World, InWorld]] = {
         ),
     },
     "master-unreachable": {
+        World.TPU: InWorld(
+            "Read the log of every worker from its beginning, and run `nc -vz {master} {port}` on the others",
+            "Start the program on all workers at once (`gcloud compute tpus tpu-vm ssh NAME --worker=all --command …`)"
+            ", and open the coordinator's port between them",
+        ),
         World.RAY: InWorld(
             "Run `ray status` on the head, and `nc -vz {master} {port}` on this node",
             "Run `ray start --head` there and `ray start --address {master}:{port}` here, with one version of Ray "

@@ -33,14 +33,17 @@ ACCELERATORS = (World.GAUDI, World.ASCEND, World.XPU, World.TPU, World.AMD)
 # What only the one says. torch's own texts under ROCm say HIP.
 _MARKS = {
     World.AMD: r"amdgpu|/dev/kfd|amd-smi|rocm-smi|\+rocm|/opt/rocm|ROCm-capable|rocBLAS|MIOpen|RCCL|\brccl\b|librccl|"
-               r"HIP error|HIP out of memory|HIP GPUs|HIP failure|\bhip[A-Z]\w{3}|HSA_STATUS|by GPU node-|\bgfx(?:9|"
-               r"1[0-2])[0-9a-f]{2}\b",
+               r"HIP error|(?i:hipblas|hipify)|HIP out of memory|HIP GPUs|HIP failure|\bhip[A-Z]\w{3}|HSA_STATUS|"
+               r"by GPU node-|\bgfx(?:9|1[0-2])[0-9a-f]{2}\b",
     World.GAUDI: r"habana|\bhcl_|hl-smi|synStatus|synapse|Gaudi|\bHPU\b(?! available)|PT_DEVMEM",
-    World.ASCEND: r"torch_npu|\baclnn\w|\bE[EHIZ]9999\b|\baclrt\w|\bdcmi\b|npu-smi|hccn_tool|\bHCCL\b|\bhccl_|"
+    World.ASCEND: r"ascend_kernel|torch_npu|\baclnn\w|\bE[1-9EHIZ]9999\b|"
+                  r"\baclrt\w|\bdcmi\b|npu-smi|hccn_tool|\bHCCL\b|\bhccl_|"
                   r"\bAscend\b|ASCEND_|NPU out of memory|NPU function|"
-                  r"\bE[IJ]00[01]\d\b|vllm[-_]ascend|/Ascend/|\bNPUs?\b",
-    World.XPU: r"(?:UR|ZE)_RESULT_|PI_ERROR_|oneCCL|\bCCL_|ccl::|XPU out of memory|xpu-smi|level_zero|LevelZero|sycl",
-    World.TPU: r"torch_xla|libtpu|(?<!using: 0 )\bTPU\b(?! available)|_HBM\d|tpu_|XLA:TPU|xla_mesh|mesh_service",
+                  r"\bE[IJ]00[01]\d\b|vllm[-_]ascend|/Ascend/|\bNPUs?\b|\bnpu:\d",
+    World.XPU: r"(?:UR|ZE)_RESULT_|PI_ERROR_|oneCCL|\bCCL_|ccl::|XPU out of memory|xpu-smi|level_zero|LevelZero|sycl|"
+               r"\bXPUs?\b|\bxpu:\d|device type xpu|Level[- ]Zero",
+    World.TPU: r"torch_xla|libtpu|(?<!using: 0 )\bTPU\b(?! available)|_HBM\d|tpu_|XLA:TPU|xla_mesh|mesh_service|"
+               r"grpc://[\w.-]{1,60}:8470",
     World.EFA: r"NET/OFI|provider efa|\bEFA\b|amazon/efa|libfabric\.so|\befa_\d|\bFI_EFA|AWS Libfabric|aws-ofi-nccl|"
                r"fi_getinfo",
     World.TCPX: r"tcpx|TCPX|FastSocket|FasTrak|fastrak",
@@ -48,13 +51,16 @@ _MARKS = {
     World.ROCE: r"/RoCE\b|\bRoCE\b|\broce\w*p\d|\brocep|[lL]ocalGid ::ffff:\d",
     World.RAY: r"\braylet\b|ray\.exceptions|\bray::|RayTask|RayTrainWorker|RayActor|RayWorker|/_private/worker\.py|"
                r"Ray does not|The actor is dead because|Worker exit type: |\bray\.(?:get|init|remote)\b|/tmp/ray/|"
-               r"\bray (?:start|job|status|symmetric-run)\b|/ray/dashboard/|has been marked dead because",
+               r"\bplacement group\b|\bray (?:start|job|status|symmetric-run)\b|/ray/dashboard/|"
+               r"has been marked dead because",
     World.SLURM: r"slurmstepd|handled by (?:Slurm|SLURM)|\bsrun: |\bsbatch: |\bslurm_|SLURM_|StepId=|\bslurmd\b",
     World.KUBERNETES: r"\bkubelet\b|svc\.cluster\.local|kubernetes|kubectl|OOMKilled|BackOff|FailedScheduling|"
                       r"nvidia\.com/gpu",
 }  # fmt: skip
 _OF_WORLD = {world: re.compile(marks) for world, marks in _MARKS.items()}
 _OF_NVIDIA = re.compile(r"NVRM|NVIDIA|nvidia-|libcuda|CUDA error|CUDA out of memory|Cuda failure|cudaError")
+# torch built for ROCm says CUDA in some places.
+_OF_HIP = re.compile(r"(?i)hipblas|/hip/hip|hipify|librccl|miopen")
 _OF_OTHER_OFI = re.compile(r"\bcxi\b|Provider is (?!efa)\w|provider psm")
 
 
@@ -63,7 +69,9 @@ def read_worlds(texts: Iterable[str]) -> Worlds:
     text = "\n".join(texts)
     found = {world for world, marks in _OF_WORLD.items() if marks.search(text)}
     if _OF_NVIDIA.search(text):
-        found -= {World.AMD, World.XPU, World.TPU}
+        found -= {World.XPU, World.TPU}
+        if not _OF_HIP.search(text):
+            found.discard(World.AMD)
     if World.EFA in found and _OF_OTHER_OFI.search(text):
         found.discard(World.EFA)
     for alike in (ACCELERATORS, (World.EFA, World.TCPX, World.ROCE)):

@@ -12,12 +12,13 @@ from dataclasses import replace
 from allranks.findings import Where
 
 from ..candidate import Candidate, Reading, Strength
+from ..causes import UNKNOWN
 from ..logs.ends import End, after_abort, ends
 from ..logs.sightings import Evidence, Sighting, name_place, quoted
-from ..signatures import BY_ID
+from ..signatures import BY_ID, row_by_words
 from ..words import on_node, short, signal_name, without_numbers
 from .failures import BUS, KILL, NO_PAGE, NOT_STARTED
-from .log_lines import read_candidate
+from .log_lines import by_words, read_candidate
 
 CRASHES = {11: 0.7, 4: 0.6, 8: 0.6, BUS: 0.55}
 VICTIMS = (15, 2, 1)
@@ -123,6 +124,7 @@ WORST = (
     re.compile(r"rror\b|ERROR|FAILED|[Rr]esource exhausted|RESOURCE_EXHAUSTED|returned error"),
 )
 ALARMS = 3  # lines that are shown
+WORDED = 0.45  # of a cause that a line's words alone tell: never more than the likeliest
 
 
 def alarms(evidence: Evidence) -> list[Candidate]:
@@ -135,7 +137,14 @@ def alarms(evidence: Evidence) -> list[Candidate]:
     head = min(shown, key=_harm)
     message = f"nothing in these logs says why, and the line that looks worst is: {short(head.line.text.strip(), 160)}"
     candidate = replace(read_candidate(evidence, [head]), rule="alarm", message=message, where=Where())
-    return [replace(candidate, evidence=tuple(quoted(s.line) for s in shown))]
+    candidate = replace(candidate, evidence=tuple(quoted(s.line) for s in shown))
+    read = ((s, row_by_words("", s.line.text)) for s in shown if "NCCL WARN" not in s.line.text)
+    telling = [
+        by_words(replace(read_candidate(evidence, [s]), rule="alarm", evidence=candidate.evidence), row, s, WORDED)
+        for s, row in read
+        if row is not None and row.cause != UNKNOWN.id
+    ]
+    return [candidate, *(replace(c, strength=Strength.SYMPTOM) for c in telling[:1])]
 
 
 def _harm(sighting: Sighting) -> int:

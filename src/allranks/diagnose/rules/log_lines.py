@@ -17,9 +17,9 @@ from allranks.text import group, join_words, plural
 from ..accusations import PARAMETERS, Statement, accusation
 from ..candidate import Candidate, Reading, Strength
 from ..logs.ends import after_abort
-from ..logs.sightings import Evidence, Sighting, first, name_place, quoted
+from ..logs.sightings import BELOW_FRAME, Evidence, Sighting, first, name_place, quoted
 from ..out_of_memory import MemorySetting, gpu_levers, read_gpu
-from ..signatures import Sign, row_of_exception
+from ..signatures import Row, Sign, row_by_words, row_of_exception
 from ..signatures.files import OFFLINE
 from ..words import DECIDE_AT_START, LEFT_AT_START, LINE, STARTING_CALLS, name_by_node, short, without_numbers
 
@@ -209,7 +209,12 @@ def logged_exceptions(evidence: Evidence) -> list[Candidate]:
     """Make a candidate of the last exception that a message has in it: it may have been caught."""
     logged = evidence.weighed_by("exception-logged")
     of_program = [s for s in logged if s.kind not in NOT_OWN and not _TRANSPORT.search(s.line.text)]
-    return [read_candidate(evidence, of_program[-1:])] if of_program else []
+    if not of_program:
+        return []
+    last = of_program[-1]
+    candidate = read_candidate(evidence, [last])
+    row = row_by_words(last.kind, last.groups.get("text", ""))
+    return [candidate if row is None else by_words(candidate, row, last, candidate.confidence)]
 
 
 def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
@@ -223,18 +228,54 @@ def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
     if head.frame:
         message += f" at {short(head.frame, 200)}"
     candidate = replace(candidate, message=message)
-    row = row_of_exception(head.kind, head.groups.get("text", ""), _trace(head))
-    if row is not None and row.trace:
-        explained = f"{message} ({row.means})"
-        return replace(
-            candidate,
-            cause=row.cause,
-            strength=STRENGTH[row.role],
-            confidence=row.confidence,
-            message=explained,
-            remedy=row.fix,
-        )
-    return candidate
+    text = head.groups.get("text", "")
+    row = row_of_exception(head.kind, text, _trace(head))
+    if row is None or not row.trace:  # without one its line would have shown it
+        row = row_by_words(head.kind, text, _trace(head))
+    unset = _OPTION.findall(_code_above(evidence, head)) if "NoneType" in text else []
+    if row is None and unset:
+        return _without_option(candidate, unset)
+    return candidate if row is None else by_words(candidate, row, head, row.confidence)
+
+
+_OPTION = re.compile(r"\b(?:args|cfg|conf(?:ig)?|opts?|hparams)\.([a-z]\w{2,60})(?!\w*\()")
+
+
+def _code_above(evidence: Evidence, raised: Sighting) -> str:
+    """Find the line of code above an exception, behind which only marks may stand; empty where the log's end is cut."""
+    numbers = range(raised.line.number - BELOW_FRAME, raised.line.number)
+    above = [t.text for t in evidence.tail if t.file == raised.line.file and t.number in numbers]
+    code = [text for text in above if text.startswith("    ") and text.strip(" ~^")]
+    return code[-1] if code else ""
+
+
+def _without_option(candidate: Candidate, options: Sequence[str]) -> Candidate:
+    """Explain a None where the program reads its options: one of them was not given."""
+    names = list(dict.fromkeys(options))
+    message = f"{candidate.message} (an option is not set: {join_words(names, 'or')})"
+    remedy = f"Give the option, or correct its name: {join_words([f'`{name}`' for name in names], 'or')}"
+    return replace(candidate, cause="bad-launch-arguments", message=message, remedy=remedy)
+
+
+def by_words(candidate: Candidate, row: Row, sighting: Sighting, confidence: float) -> Candidate:
+    """Give a candidate the cause that its words or its traceback tell, with the values of both."""
+    found = row.find(f"{sighting.kind}: {sighting.groups.get('text', sighting.line.text)}")
+    values = {} if found is None else {name: value for name, value in found.groupdict().items() if value}
+    packages = [match[1] for match in map(_PACKAGE.search, sighting.modules) if match]
+    if packages:
+        values["package"] = packages[-1]
+    return replace(
+        candidate,
+        cause=row.cause,
+        strength=STRENGTH[row.role],
+        confidence=confidence,
+        message=f"{candidate.message} ({row.means})" if row.means else candidate.message,
+        remedy=row.fix,
+        values={**candidate.values, **values},
+    )
+
+
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/(\w+)")
 
 
 def _trace(raised: Sighting) -> str:

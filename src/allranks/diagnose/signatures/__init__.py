@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 
-from . import accelerators, c10d, files, gpu, harmless, hosts, launchers, nccl, raised, site
+from . import accelerators, c10d, files, gpu, harmless, hosts, launchers, nccl, raised, site, vocabulary
 from . import training_program as program
 from .c10d import compare_calls
 from .row import Row, Scope, Sign
@@ -25,7 +25,7 @@ _GENERAL = frozenset(
     )
 )
 _ALL = (
-    *(*raised.ROWS, *harmless.ROWS, *hosts.KERNEL_ROWS, *files.ROWS, *hosts.ROWS),
+    *(*raised.ROWS, *harmless.ROWS, *hosts.KERNEL_ROWS, *files.ROWS, *launchers.STARTS, *hosts.ROWS),
     *(*accelerators.ROWS, *gpu.ROWS, *nccl.ROWS, *c10d.ROWS, *program.ROWS, *launchers.ROWS),
 )
 ROWS: tuple[Row, ...] = (
@@ -34,6 +34,8 @@ ROWS: tuple[Row, ...] = (
     *(r for r in _ALL if r.id in _GENERAL),
     *raised.LAST,
     *launchers.GENERAL,
+    *vocabulary.ROWS,
+    *vocabulary.OF_TRACE,
 )
 BY_ID: dict[str, Row] = {row.id: row for row in ROWS}
 
@@ -114,12 +116,20 @@ def row_of_exception(kind: str, text: str, traceback: str = "") -> Row | None:
     return replace(row, cause=cause, confidence=confidence)
 
 
+def row_by_words(kind: str, text: str, traceback: str = "") -> Row | None:
+    """Find what the words of an exception mean that no row knows (`vocabulary`)."""
+    line = _one_line(kind, text)[:TOLD]
+    rows = (*vocabulary.OF_TRACE, *vocabulary.ROWS)
+    return next((row for row in rows if row.find(line) and row.fits_traceback(traceback)), None)
+
+
 def lost_peer(kind: str, text: str) -> str | None:
     """Find the row of torch's transports that speaks of a peer: `raised.GONE`, `raised.AWAITED`, or None."""
     line = _one_line(kind, text)
     return next((row.id for row in _OF_PEERS if row.find(line)), None)
 
 
+TOLD = 400  # characters of it that say what is wrong: further on it quotes and advises
 ENOUGH = 4096  # characters of an exception's text that are looked at
 _OF_AGENT = tuple(row for row in ROWS if Scope.AGENT in row.scope)
 _OF_EXCEPTIONS = tuple(row for row in ROWS if Scope.EXCEPTION in row.scope and row.role is Sign.ROOT)

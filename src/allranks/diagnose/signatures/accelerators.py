@@ -9,6 +9,14 @@ WEAK = Sign.WEAK
 SYMPTOM = Sign.SYMPTOM
 CASCADE = Sign.CASCADE
 _HCCL = "CANN hcomm src/common/err_msg, HCCL's codes"
+_RUNTIME = "torch_npu csrc/core/npu/NPUErrorCodes.h, NPUException.cpp, acl/error_codes/rt_error_codes.h"
+_RESULTS = "hccl/hccl_types.h HcclResult"
+_CODE = r"(?:error code(?: is)?|[Rr]et[Cc]ode|errno)[ :=]{1,2}"
+_HCCL_CALL = r"\b[Hh]ccl[A-Z].{0,120}error code is "
+_UR = r"(?:UR|ZE)_RESULT_ERROR_"
+_SYN = r"synStatus[= ](?:synStatus )?"
+_XLA = r"(?:XlaRuntimeError: |JaxRuntimeError: |StatusOr access: |^RuntimeError: )"
+_STATUSES = "absl/status/status.h, which XLA's messages begin with"
 RANKTABLE = "Correct what the message names in the rank table or in the variable, alike on all nodes"
 LINKS = (
     "Run `hccn_tool -i 0 -link -g; hccn_tool -i 0 -ip -g` for each NPU on {node}. Bring the port up: cable, switch, "
@@ -136,9 +144,9 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "torch_npu csrc/core/npu/NPUException.cpp, acl/error_codes/rt_error_codes.h", ROOT, "cuda-kernel-fault",
+        _RUNTIME, ROOT, "cuda-kernel-fault",
         [("npu-core", "5070|vector core exception|aicore exception",
-         r"error code(?: is)? 5070(?:15|35|18)|(?:vector core|aicore) exception", 0.75,
+         rf"{_CODE}5070(?:1[4-8]|3[4-6]|4[2-5])\b|(?:vector core|aicore) exception", 0.75,
          "a kernel on the NPU failed: a bad address, index or shape")],
         scope=RAISED,
     ),
@@ -149,9 +157,80 @@ ROWS = (
         scope=RAISED,
     ),
     *table(
-        "acl/error_codes/rt_error_codes.h: 207001", ROOT, "cuda-out-of-memory",
-        [("npu-memory", "207001", r"error code(?: is)? 207001", 0.85)],
+        _RUNTIME, ROOT, "cuda-out-of-memory",
+        [("npu-memory", "207001|207005|207018|200000", rf"{_CODE}(?:2070(?:01|05|18)|200000)\b", 0.85)],
         scope=RAISED,
+    ),
+    *table(
+        _RUNTIME, ROOT, "permission-denied",
+        [("npu-permission", "207006", rf"{_CODE}207006\b", 0.85, "this user may not use the NPU")],
+        scope=RAISED, fix="Put the user into the group that owns the devices: `ls -l /dev/davinci*; id` on {node}, "
+                          "HwHiAiUser in most cases",
+    ),
+    *table(
+        _RUNTIME, ROOT, "cuda-device-unavailable",
+        [("npu-unavailable", "207004|507033|507899|507901|500004|507010",
+         rf"{_CODE}(?:207004|507(?:033|899|901|010)|500004)\b", 0.75, "the NPU or its driver does not answer")],
+        scope=RAISED,
+    ),
+    *table(
+        _RUNTIME, ROOT, "limit-too-small",
+        [("npu-streams", "20700|20701", rf"{_CODE}2070(?:0[789]|1[012])\b", 0.85,
+         "the NPU has no streams, events or models left")],
+        scope=RAISED,
+        fix="Use fewer captured graphs (--cudagraph-capture-sizes or --enforce-eager of vLLM) and fewer process "
+            "groups, with HCCL_OP_EXPANSION_MODE=AIV",
+    ),
+    *table(
+        "CANN's aclnn return codes, acl/error_codes/rt_error_codes.h: 507008, 507009, 507027, 207000", ROOT,
+        "environment-mismatch",
+        [("npu-release", "5610|5611|50700|507027|20700|20000",
+         rf"{_CODE}(?:561003|561103|5611(?:0[4-9]|1\d)|507(?:008|009|027)|207000|20000[16])\b", 0.65,
+         "CANN has no kernel for this operator and chip, or is of another release than torch_npu and the driver")],
+        scope=RAISED,
+    ),
+    *table(
+        "CANN's aclnn return codes: 161001, 161002", ROOT, "program-exception",
+        [("npu-arguments", "16100|107000", rf"{_CODE}(?:16100[12]|107000)\b", 0.6,
+         "CANN refuses the shapes, types or values of that call")],
+        scope=RAISED,
+    ),
+    *table(
+        "torch_npu utils/_error_code.py", ROOT, "environment-mismatch",
+        [("npu-feature", "feature not supported", r"\b(?:PTA|OPS|DIST|GRAPH) feature not supported", 0.7,
+         "this release of torch_npu cannot do that")],
+        scope=RAISED,
+    ),
+    *table(
+        _RESULTS, ROOT, "cuda-out-of-memory",
+        [("hccl-result-memory", "error code is 3|error code is 24", rf"{_HCCL_CALL}(?:3|24)\b", 0.6)],
+        scope=RAISED,
+    ),
+    *table(
+        _RESULTS, ROOT, "nccl-ib-error",
+        [("hccl-result-network", "error code is 1", rf"{_HCCL_CALL}(?:1[34]|19)\b", 0.55,
+         "a transfer between NPUs or the network under it failed", "peer-died")],
+        scope=RAISED,
+    ),
+    *table(
+        _RESULTS, SYMPTOM, "rendezvous-timeout",
+        [("hccl-result-connect", "error code is 9|error code is 1", rf"{_HCCL_CALL}(?:9|1[12])\b", 0.48,
+         "a link to another rank was not made in time: that one came late, or its link is down", "nccl-ib-error")],
+        scope=RAISED,
+    ),
+    *table(
+        _RESULTS, SYMPTOM, "peer-died",
+        [("hccl-result-remote", "error code is 21|HCCL_E_REMOTE", rf"{_HCCL_CALL}21\b|HCCL_E_REMOTE\b", 0.45,
+         "another rank ended, or its link did", "nccl-ib-error")],
+        scope=RAISED,
+    ),
+    *table(
+        "CANN runtime: reasons below EE9999", ROOT, "environment-mismatch",
+        [("npu-reason", "reason=", r"reason=\[?[^\[\]]{0,100}(?:not support|capture mode)", 0.7,
+         "this release of CANN does not take that call here")],
+        scope=RAISED,
+        fix="Run it without captured graphs (--enforce-eager of vLLM), or with the CANN and torch_npu that the program "
+            "asks for: `python -m pip list | grep -i -e torch -e npu`",
     ),
     *table(
         "torch_npu csrc/distributed/ProcessGroupHCCL.cpp: the code of HCCL says why", SYMPTOM, "unknown",
@@ -163,7 +242,8 @@ ROWS = (
     # -- Intel -------------------------------------------------------------------------------------------------
     *table(
         "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins", ROOT, "gpu-hardware-error",
-        [("xpu-lost", "DEVICE_LOST|70000001", r"(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST|\b0x70000001\b", 0.75,
+        [("xpu-lost", "DEVICE_LOST|DEVICE_REQUIRES_RESET|70000001",
+         r"(?:UR|ZE)_RESULT_ERROR_DEVICE_(?:LOST|REQUIRES_RESET)|\b0x70000001\b", 0.75,
          "the GPU was reset or lost: dmesg says whether a kernel hung or the card failed", "cuda-kernel-fault")],
         scope=RAISED,
     ),
@@ -180,11 +260,26 @@ ROWS = (
     ),
     *table(
         "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins", ROOT, "cuda-device-unavailable",
-        [("xpu-none", "ERROR_UNINITIALIZED|ERROR_DEVICE_NOT_FOUND|No XPU devices|No device of requested "
+        [("xpu-none", "ERROR_UNINITIALIZED|ERROR_DEVICE_NOT_|DEVICE_IN_LOW_POWER|No XPU devices|No device of requested "
                      "type|ze_fd_manager",
-         r"(?:ZE_RESULT|UR_RESULT|PI)_ERROR_(?:UNINITIALIZED|DEVICE_NOT_FOUND)|No XPU devices are available|"
+         r"(?:ZE_RESULT|UR_RESULT|PI)_ERROR_(?:UNINITIALIZED|DEVICE_NOT_(?:FOUND|AVAILABLE)|DEVICE_IN_LOW_POWER_STATE)|"
+         r"No XPU devices are available|"
          r"ze_fd_manager\.\w{1,4}:\d+ .*open failed|No device of requested type available", 0.85)],
         scope=RAISED,
+    ),
+    *table(
+        "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins", ROOT, "environment-mismatch",
+        [("xpu-build", "ERROR_UNSUPPORTED_|BUILD_|_LINK_FAILURE|_BINARY|DEPENDENCY_UNAVAILABLE|COMPILE_PROGRAM",
+         rf"{_UR}(?:UNSUPPORTED_(?:VERSION|FEATURE)|INVALID_(?:NATIVE_)?BINARY|(?:MODULE|PROGRAM)_(?:BUILD|LINK)_FAILURE|"
+         r"DEPENDENCY_UNAVAILABLE)|PI_ERROR_(?:BUILD_PROGRAM_FAILURE|COMPILE_PROGRAM_FAILURE|INVALID_BINARY)", 0.75,
+         "the GPU's driver cannot build or load that kernel: another release than the library wants")],
+        scope=RAISED,
+    ),
+    *table(
+        "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins", ROOT, "permission-denied",
+        [("xpu-permission", "INSUFFICIENT_PERMISSIONS", rf"{_UR}INSUFFICIENT_PERMISSIONS", 0.85)],
+        scope=RAISED, fix="Put the user into the groups render and video, and give the container `--device /dev/dri`: "
+                          "`ls -l /dev/dri; id` on {node}",
     ),
     *table(
         "oneCCL src/atl/atl_base_transport.cpp, atl_ofi.cpp", ROOT, "nccl-ib-error",
@@ -251,6 +346,107 @@ ROWS = (
          "torch_xla or jax is newer than libtpu")],
         scope=RAISED,
     ),
+    *table(
+        _STATUSES, ROOT, "environment-mismatch",
+        [("xla-unimplemented", "UNIMPLEMENTED:", rf"{_XLA}UNIMPLEMENTED:", 0.7,
+         "this release of XLA or libtpu cannot do that")],
+        scope=RAISED,
+    ),
+    *table(
+        _STATUSES, SYMPTOM, "rendezvous-timeout",
+        [("xla-late", "DEADLINE_EXCEEDED:|CoordinationService/RegisterTask",
+         rf"{_XLA}DEADLINE_EXCEEDED:(?! Barrier timed out)|^RPC: \S*CoordinationService/RegisterTask", 0.45,
+         "the coordinator or another worker did not answer in time: absent, late, or behind a firewall",
+         "port-blocked")],
+        scope=RAISED,
+    ),
+    *table(
+        _STATUSES, SYMPTOM, "peer-died",
+        [("xla-unavailable", "UNAVAILABLE:|ABORTED:", rf"{_XLA}(?:UNAVAILABLE|ABORTED):", 0.45,
+         "another worker or the coordinator does not answer: its own log must say why", "rendezvous-timeout")],
+        scope=RAISED,
+    ),
+    *table(
+        _STATUSES, SYMPTOM, "unknown",
+        [("xla-internal", "INTERNAL: |RET_CHECK failure", rf"{_XLA}INTERNAL: |RET_CHECK failure", 0.3,
+         "XLA met what it does not expect, and does not say why")],
+        scope=RAISED,
+    ),
+    # -- EFA and other fabrics of libfabric ------------------------------------------------------------------------
+    *table(
+        "libfabric fi_errno.h: 12 ENOMEM of what is pinned", ROOT, "memlock-limit",
+        [("ofi-memory", "fi_", r"\bfi_[a-z_]+(?:\(\))?.{0,100}(?:ret(?:urned)?[= ]-?12\b|\(-12\)|"
+         r"Cannot allocate memory)", 0.8, "memory could not be locked for the fabric")],
+        scope=RAISED,
+    ),
+    *table(
+        "libfabric fi_errno.h: 61 ENODATA, util/info.c, AWS EFA device plugin, aws-ofi-nccl nccl_ofi_net.c", ROOT,
+        "nccl-ib-error",
+        [("ofi-none", "fi_getinfo|No valid EFA devices|NET/OFI",
+         r"fi_getinfo\b.{0,60}(?:-61\b|No data available)|No valid EFA devices found|"
+         r"NET/OFI (?!Using|Selected)(?:Plugin )?.{0,60}(?:initialization failed|No eligible providers|"
+         r"Failed to initialize)", 0.85, "libfabric found no provider or device that it can open here")],
+        scope=RAISED,
+        fix="Run `fi_info -p efa; ls -l /dev/infiniband; ls /sys/class/infiniband` on {node}, and in its container. "
+            "Give the container the EFA devices alone (vpc.amazonaws.com/efa), not all of /dev/infiniband. An instance "
+            "without EFA takes FI_PROVIDER=tcp",
+    ),
+    # -- any -------------------------------------------------------------------------------------------------
+    *table(
+        "torch c10d ProcessGroup.hpp, FallbackKernel.cpp: no backend of the group is for that device", ROOT,
+        "environment-mismatch",
+        [("device-backend", "No backend type associated|currently implemented for the",
+         r"No backend type associated with device type \w+|"
+         r"'c10d::\w+' is not currently implemented for the \w+ device", 0.9,
+         "the process group has no backend for that device")],
+        scope=RAISED, fix="{own_backend}",
+    ),
+    *table(
+        "torch fsdp/_flat_param.py: a rank's tensors lie on another device than its own", ROOT, "duplicate-gpu",
+        [("other-device", "on the compute device",
+         r"Expects tensor to be on the compute device \w+:\d+, was on \w+:(?P<gpu>\d+)", 0.7,
+         "the rank's device is not the one that it was given")],
+        scope=RAISED,
+        fix="Call `{set_device}(int(os.environ['LOCAL_RANK']))` before the model is made. Where Ray starts the ranks, "
+            "let it set {visible}: unset RAY_EXPERIMENTAL_NOSET_{visible}",
+    ),
+    *table(
+        "MIOpen miopen.h miopenStatus_t, hipoc_program.cpp", ROOT, "environment-mismatch",
+        [("miopen-build", "Code object build failed|comgr status|miopenStatus",
+         r"Code object build failed|comgr status = |miopenStatus(?:NotImplemented|UnsupportedOp|VersionMismatch)", 0.8,
+         "this ROCm has no code for this GPU, or cannot build it")],
+        scope=RAISED,
+    ),
+    *table(
+        "MIOpen miopen.h miopenStatus_t", ROOT, "cuda-out-of-memory",
+        [("miopen-memory", "miopenStatusAllocFailed", r"miopenStatusAllocFailed", 0.8)],
+        scope=RAISED,
+    ),
+    *table(
+        "MIOpen miopen.h miopenStatus_t", SYMPTOM, "unknown",
+        [("miopen-internal", "miopenStatus", r"miopenStatus(?:InternalError|UnknownError|NotInitialized)", 0.3,
+         "MIOpen says no more")],
+        scope=RAISED,
+        fix="Run it again with MIOPEN_ENABLE_LOGGING=1 MIOPEN_LOG_LEVEL=5. Remove ~/.config/miopen and "
+            "~/.cache/miopen, or give each node its own with MIOPEN_USER_DB_PATH. Compare `rocminfo | grep gfx` with "
+            "the GPUs of this ROCm",
+    ),
+    *table(
+        "CUDA cudaErrorFileNotFound, HIP hipErrorFileNotFound: the kernels of a library", ROOT, "environment-mismatch",
+        [("kernel-file", "rror: file not found|ErrorFileNotFound",
+         r"(?:CUDA|HIP) error: file not found|(?:cuda|hip)ErrorFileNotFound", 0.8,
+         "a library's file of kernels is not where it looks: two installations are mixed")],
+        scope=RAISED,
+    ),
+    # -- AMD -------------------------------------------------------------------------------------------------
+    *table(
+        "ROCR-Runtime inc/hsa.h, hipBLAS hipblas.h, MIOpen miopen.h", ROOT, "environment-mismatch",
+        [("rocm-isa", "INVALID_ISA|INVALID_CODE_OBJECT|_ARCH_MISMATCH|HIPBLAS_STATUS_NOT_SUPPORTED|"
+                      "HSA_STATUS_ERROR_INCOMPATIBLE",
+         r"HSA_STATUS_ERROR_(?:INVALID_ISA(?:_NAME)?|INVALID_CODE_OBJECT|INCOMPATIBLE_\w+)|"
+         r"HIPBLAS_STATUS_(?:ARCH_MISMATCH|NOT_SUPPORTED)", 0.75, "this build of a library has no code for this GPU")],
+        scope=RAISED,
+    ),
     # -- Gaudi -------------------------------------------------------------------------------------------------
     *table(
         "Gaudi's HCL: the ports between cards and nodes", ROOT, "nccl-ib-error",
@@ -267,13 +463,20 @@ ROWS = (
     ),
     *table(
         "Gaudi's PyTorch bridge, PT_DEVMEM", ROOT, "cuda-out-of-memory",
-        [("gaudi-memory", "PT_DEVMEM", r"PT_DEVMEM.*(?:llocation failed|[Oo]ut of memory|FATAL)", 0.88)],
+        [("gaudi-memory", "PT_DEVMEM|synStatus", rf"PT_DEVMEM.*(?:llocation failed|[Oo]ut of memory|FATAL)|"
+                                             rf"{_SYN}(?:4|14|27)\b", 0.88)],
+        scope=RAISED,
+    ),
+    *table(
+        "SynapseAI syn_api_types.h: 18", ROOT, "environment-mismatch",
+        [("gaudi-unsupported", "synStatus", rf"{_SYN}18\b", 0.7, "this release of SynapseAI cannot do that")],
         scope=RAISED,
     ),
     *table(
         "SynapseAI syn_api_types.h, Gaudi's PyTorch bridge", ROOT, "cuda-device-unavailable",
-        [("gaudi-acquire", "evice acquire failed|synDeviceAcquire|No devices available",
-         r"[Dd]evice acquire failed|synDeviceAcquire\w*(?:\([^)]{0,80}\))? (?:failed|returned)", 0.85)],
+        [("gaudi-acquire", "evice acquire failed|synDeviceAcquire|synStatus",
+         rf"{_SYN}(?:8|16|17|20)\b|[Dd]evice acquire failed|synDeviceAcquire\w*(?:\([^)]{{0,80}}\))? "
+         r"(?:failed|returned)", 0.85)],
         scope=RAISED,
     ),
     Row("gaudi-graph", "unknown", role=SYMPTOM, source="Gaudi's PyTorch bridge: a status of SynapseAI",

@@ -41,12 +41,22 @@ ROWS = (
     *table(
         "Triton runtime/cache.py (tmp.pid_ and os.replace), torch inductor codecache.py", ROOT, "shared-file-race",
         [("cache-race", "tmp.pid_|tale |No such file|busy|too short|cannot stat shared",
-         r"\btmp\.pid_\d+|(?:\.triton|triton/cache|__triton_launcher|torchinductor|inductor_cache|\.nv/ComputeCache)"
+         r"\btmp\.pid_\d+|No such file or directory: '[^']*(?:triton|inductor|cache)[^']*\.(?:cubin|hsaco|ptx|ttg?ir|"
+         r"llir|amdgcn|spv)'|(?:\.triton|triton/cache|__triton_launcher|torchinductor|inductor_cache|\.nv/ComputeCache)"
          r".{0,200}(?:[Ss]tale (?:NFS )?file handle|No such file or directory|busy|file too short|"
          r"cannot stat shared)|(?:[Ss]tale (?:NFS )?file handle|No such file or directory|busy): '[^']*"
          r"(?:\.triton|triton/cache|torchinductor|inductor_cache)/", 0.9,
          "nodes share one cache of compiled kernels, and another one replaced or removed that file")],
         scope=RAISED, fix=TRITON,
+    ),
+    *table(
+        "MosaicML streaming/base/shared/prefix.py: shared memory whose owner has ended", ROOT, "orphan-process",
+        [("streaming-stale", "Reused local dir|File exists: '/0", r"Reused local director|File exists: '/0\d{5}_\w+'",
+         0.92, "an earlier run, or another user's, has left its shared memory on this node")],
+        scope=RAISED,
+        fix="End the processes of earlier runs, and remove what they left: `rm /dev/shm/0*`, or call "
+            "streaming.base.util.clean_stale_shared_memory() once before the datasets are made. Give each dataset a "
+            "`local` directory of its own",
     ),
     *table(
         "torch utils/cpp_extension.py, utils/file_baton.py", ROOT, "shared-file-race",
@@ -55,6 +65,17 @@ ROWS = (
          r"invalid ELF header)", 0.85,
          "two nodes build one extension in one directory")],
         scope=RAISED, fix=EXTENSION,
+    ),
+    *table(
+        "Megatron core/datasets, datasets arrow_dataset.py: what one rank builds for all", ROOT, "shared-file-race",
+        [("index-race", "No such file or directory: '",
+         r"No such file or directory: '[^']*(?:[_-](?:doc|sample|shuffle)_?(?:idx|index)\w*\.npy|index-cache/[^']*|"
+         r"cache[^']*/[0-9a-f]{16,64}[^'/]*|cache-[0-9a-f]{8,32}\w*\.arrow)'", 0.72,
+         "the program builds that file itself, and this node looked before it was there, or shares no such directory",
+         "missing-file")],
+        scope=RAISED,
+        fix="Run `ls -ld {path}` on every node. Build it once on one rank, before the run, with a barrier behind it. "
+            "Let all nodes share the directory (--data-cache-path of Megatron), or build it on each node's own disk",
     ),
     *table(
         "transformers trainer.py: tmp-checkpoint and rotation, safetensors, torch distributed/checkpoint", ROOT,
@@ -104,6 +125,14 @@ ROWS = (
          r"restricted and you are not in the authorized", 0.85,
          "the hub gives that model only to accounts that have accepted its terms")],
         scope=RAISED, fix=GATE,
+    ),
+    *table(
+        "huggingface_hub utils/_http.py: a name that the hub does not have", ROOT, "missing-file",
+        [("hub-name-unknown", "404 Client Error", rf"404 Client Error.*(?:{HUB})", 0.85,
+         "the hub has no such model, file or revision, or shows it to its owners alone")],
+        scope=RAISED,
+        fix="Correct the name or the revision, or set HF_TOKEN where it is private. Where the files are on a disk, "
+            "name their directory, and set HF_HUB_OFFLINE=1",
     ),
     *table(
         "transformers utils/hub.py, huggingface_hub file_download.py, datasets load.py, urllib3, git, pip", ROOT,

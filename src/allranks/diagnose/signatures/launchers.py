@@ -6,7 +6,7 @@ A row of the rule `exit-code` tells of one process. Its groups are `code` (below
 
 from __future__ import annotations
 
-from .row import Row, Sign
+from .row import Row, Sign, table
 
 WEAK = Sign.WEAK
 SYMPTOM = Sign.SYMPTOM
@@ -77,6 +77,63 @@ ROWS = (
     # Open MPI, PRRTE, Horovod and SGLang write it on a line of its own, Kubernetes as a field of a container's state.
     _end("exit-line", "Open MPI help-prun.txt, Horovod runner/gloo_run.py, SGLang launch_server.py, kubectl describe",
          "xit code:|xit Code:|exitCode:", r"^ *(?:[Ee]xit [Cc]ode|exitCode): *(?P<code>-?[1-9]\d{0,2})$"),
+)  # fmt: skip
+
+# What containers and MPI say where they start nothing.
+STARTS = (
+    *table(
+        "Docker daemon, containerd: a runtime that its configuration does not name", Sign.ROOT,
+        "cuda-device-unavailable",
+        [("container-runtime", "nknown runtime|nknown or invalid runtime",
+          r"[Uu]nknown (?:or invalid )?runtime (?:specified|name:?):? (?!nvidia)(?P<runtime>[\w.-]{1,60})", 0.93,
+          "that container runtime is not installed there")],
+        fix="Install {runtime}'s package on {node} (habanalabs-container-runtime, "
+            "ascend-docker-runtime), name it under `runtimes` of /etc/docker/daemon.json, and run `systemctl restart "
+            "docker`",
+    ),
+    *table(
+        "OpenSSH authfile.c, sshd auth.c: modes of keys and directories", Sign.ROOT, "ssh-auth",
+        [("ssh-key-mode", "PRIVATE KEY FILE|are too open|bad permissions|bad ownership",
+          r"UNPROTECTED PRIVATE KEY FILE|Permissions \d{3,4} for '[^']+' are too open|Load key .*bad permissions|"
+          r"bad ownership or modes", 0.95, "ssh takes no key or directory that others may write or read")],
+        fix="Run `chmod 700 ~/.ssh; chmod 600 ~/.ssh/*` on {node}, as the user who owns them. A secret of Kubernetes "
+            "takes `defaultMode: 0600`",
+    ),
+    *table(
+        "capabilities(7), seccomp(2): errno 1 EPERM in a container", Sign.ROOT, "permission-denied",
+        [("container-capability", "peration not permitted", r"^(?:chroot|unshare|setns|mount|ptrace|sched_setaffinity|"
+          r"mbind|set_mempolicy|io_uring_setup|perf_event_open)\b.*Operation not permitted", 0.85,
+          "the container lacks the capability for it")],
+        fix="Give the container that capability: `securityContext.capabilities.add` of a pod, `--cap-add` of `docker "
+            "run`. sshd wants SYS_CHROOT, py-spy SYS_PTRACE, and NUMA calls want SYS_NICE",
+    ),
+    *table(
+        "Open MPI opal/mca/btl/tcp/help-mpi-btl-tcp.txt, help-mpi-runtime.txt", Sign.ROOT, "no-interface",
+        [("mpi-interface", "_tcp_if_", r"invalid value was given for (?:btl|oob)_tcp_if_(?:include|exclude)", 0.93,
+          "that interface is not on this node")],
+        fix="Name a network that every node has, not an interface: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 --mca "
+            "oob_tcp_if_include 10.0.0.0/24 …`, with the one that `ip -br addr` shows on all of them",
+    ),
+    *table(
+        "Open MPI ompi/help-mpi-runtime.txt", Sign.ROOT, "wrong-interface",
+        [("mpi-unreachable", "unable to reach each other", r"processes are unable to reach each other", 0.8,
+          "Open MPI found no network that links the processes")],
+        fix="Name the network that links the nodes: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 …`, and look at "
+            "`ip -br addr` on both",
+    ),
+    *table(
+        "MPICH hydra lib/utils/sock.c", Sign.ROOT, "name-resolution",
+        [("hydra-name", "unable to get host address for", r"unable to get host address for (?P<host>[\w.-]{1,120})",
+          0.93)],
+    ),
+    *table(
+        "MPICH hydra proxy/pmip.c", Sign.ROOT, "master-unreachable",
+        [("hydra-connect", "unable to connect to server",
+          r"unable to connect to server (?P<peer>[\w.-]{1,120}) at port (?P<port>\d+)", 0.75,
+          "the node does not reach the one that started it", "port-blocked")],
+        fix="Run `getent hosts {peer}; nc -vz {peer} 22` on the other nodes. Name the interface that links them "
+            "(`mpirun -iface IFACE`), or open the firewall for MPIEXEC_PORT_RANGE",
+    ),
 )  # fmt: skip
 
 # What any launcher says of a process. The rows that know more of it are tried first.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .row import Row, Scope, Sign, table
+from .vocabulary import RELEASES
 
 ACCUSES = "rank-accuses"
 GONE = "peer-gone"
@@ -104,8 +105,7 @@ ROWS = (
         pattern=r"TypeError: .* (?:got an unexpected keyword argument|missing \d+ required positional arguments?: )",
         confidence=0.65,
         means="a library calls it so, and the installed versions of the two do not fit", scope=Scope.EXCEPTION,
-        fix="Install the version of that library that the program was written for, on every node: its requirements "
-            "name it. `python -m pip install 'LIBRARY==VERSION'`",
+        fix=RELEASES,
         trace=_LAST_FRAME % r"/(?:(?:site|dist)-packages/(?!torch/nn/modules/module\.py)|megatron/core/)[^\"\n]*"),
 )  # fmt: skip
 LAST = (

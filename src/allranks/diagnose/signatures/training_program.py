@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .row import RAISED, Row, Scope, Sign, table
+from .vocabulary import OPTIONS, SAME_MODEL
 
 ROOT = Sign.ROOT
 WEAK = Sign.WEAK
@@ -118,7 +119,57 @@ ROWS = (
                           "and keep its bin directory on PATH",
     ),
     *table(
-        "vLLM, SGLang, transformers: an architecture that this version does not know", ROOT, "environment-mismatch",
+        "pip _internal/resolution/resolvelib/factory.py, uv resolver", ROOT, "environment-mismatch",
+        [("pip-conflict", "conflicting dependencies|ResolutionImpossible|No matching distribution|that satisfies the "
+                          "requirement|No solution found when resolving",
+         r"these package versions have conflicting dependencies|ResolutionImpossible|"
+         r"No matching distribution found for|Could not find a version that satisfies the requirement|"
+         r"No solution found when resolving", 0.92,
+         "the packages that are asked for do not fit each other, this Python or this machine")],
+        fix="Install torch of one version first, from its own index (`--index-url`, `--extra-index-url`), then the "
+            "others without another torch: `python -m pip install --no-deps`. Their requirements name the version",
+    ),
+    *table(
+        "CPython Objects/moduleobject.c, Python/ceval.c: a package without what it must have", ROOT,
+        "environment-mismatch",
+        [("module-hollow", "module '|unknown location",
+         r"AttributeError: (?:partially initialized )?module '(?P<module>(?!torch')[A-Za-z]\w*)[\w.]*' has no "
+         r"attribute|"
+         r"cannot import name '\w+' from '(?P<module2>\w+)[\w.]*' \(unknown location\)", 0.75,
+         "the installed package has another version than the program expects, or a directory of its name hides it")],
+        scope=RAISED,
+        fix="Run `python -c 'import {module}; print({module}.__path__)'` on every node, where the ranks start. Rename "
+            "what hides the package, else install the version that the program names: `python -m pip install "
+            "'{module}==VERSION'`",
+    ),
+    *table(
+        "dlopen(3) in NCCL, Triton and others: a library that is not found", ROOT, "environment-mismatch",
+        [("library-unopened", "ailed to open lib|ailed to load lib|ould not load lib",
+         r"(?:[Ff]ailed to (?:open|load)|[Cc]ould not load) (?:library |lib)?(?P<lib>lib[\w+-]{1,60}\.so[\w.]{0,20})",
+         0.8, "that library is not found on this node")],
+        scope=RAISED,
+        fix="Look for it with `find / -name '{lib}*'` on that node, and put its directory into LD_LIBRARY_PATH, alike "
+            "on all nodes. A container gets the driver's libraries from its runtime (NVIDIA_DRIVER_CAPABILITIES=all)",
+    ),
+    *table(
+        "vLLM executor/uniproc_executor.py, v1/worker: more ranks than this node has devices", ROOT,
+        "cuda-device-unavailable",
+        [("vllm-one-node", "max local gpu count", r"world_size \(\d+\) is less than than max local gpu count", 0.92,
+         "vLLM starts all ranks on this node, which has fewer devices")],
+        scope=RAISED,
+        fix="Let Ray start them on several nodes: `ray start` on each, then `--distributed-executor-backend ray`. Or "
+            "ask for no more than `{list}` shows (--tensor-parallel-size, --pipeline-parallel-size)",
+    ),
+    *table(
+        "vLLM distributed/device_communicators/pynccl_wrapper.py", ROOT, "environment-mismatch",
+        [("vllm-nccl", "Failed to load NCCL library", r"Failed to load NCCL library from (?P<path>\S{1,300}?)\.? ",
+         0.88, "that file is absent, damaged, or needs a library that is")],
+        scope=RAISED,
+        fix="Run `ldd {path}` on {node}. Unset VLLM_NCCL_SO_PATH and LD_LIBRARY_PATH, or name the libnccl.so.2 that "
+            "torch brings: `find / -name 'libnccl.so*'`",
+    ),
+    *table(
+        "aiter, FlashAttention, vLLM: a kernel that is written for other GPUs", ROOT, "environment-mismatch",
         [("gpu-architecture", "requires ", r"requires (?:GPUs? with |a GPU with )?(?:gfx\d|sm_?\d\d|"
                                               r"compute capability)", 0.8,
          "this GPU is none of those that the kernel was written for")],
@@ -222,11 +273,11 @@ ROWS = (
                           "must be the one that this torch asks for",
     ),
     *table(
-        "torch cuda/__init__.py _lazy_init", ROOT, "program-exception",
-        [("cuda-forked", "in forked subprocess", r"Cannot re-initialize CUDA in forked subprocess", 0.95,
-         "a process that had used CUDA was forked")],
+        "torch cuda/__init__.py, xpu/__init__.py _lazy_init", ROOT, "program-exception",
+        [("cuda-forked", "in forked subprocess", r"Cannot re-initialize \w+ in forked subprocess", 0.95,
+         "a process that had used the device was forked")],
         scope=RAISED, fix="Start the workers with spawn: VLLM_WORKER_MULTIPROC_METHOD=spawn for vLLM, "
-                          "multiprocessing_context='spawn' for a DataLoader. Or touch no GPU before they are started",
+                          "multiprocessing_context='spawn' for a DataLoader. Or touch no device before that",
     ),
     *table(
         "vLLM device_allocator/cumem.py", ROOT, "environment-mismatch",
@@ -264,8 +315,7 @@ ROWS = (
          r"loading state_dict|size mismatch for |(?:Missing|Unexpected) "
          r"key\(s\) in state_dict|copying a param with shape")],
         scope=RAISED,
-        fix="Load it into a model of the same configuration as the one that saved it: sizes, vocabulary, parallel "
-            "sizes. Keys that begin with `module.` are DDP's. Save model.module.state_dict(), or strip them",
+        fix=SAME_MODEL,
     ),
     *table(
         "DeepSpeed runtime/engine.py _load_zero_checkpoint", ROOT, "checkpoint-unreadable",
@@ -419,8 +469,7 @@ ROWS = (
         [("not-divisible", "divisible", r"(?i)divisible by .{0,60}(?:parallel|possible batch size)", 0.65),
         ("option-values", "max_model_len|Please set at least one of '",
          r"User-specified max_model_len .* is greater than|Please set at least one of '", 0.85)],
-        scope=RAISED, fix="Give the options that the message names values that fit: it says what must hold between "
-                          "them",
+        scope=RAISED, fix=OPTIONS,
     ),
     *table(
         "sh, bash: an option that stands alone on its line", WEAK, "bad-launch-arguments",

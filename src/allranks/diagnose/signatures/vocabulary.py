@@ -1,0 +1,117 @@
+"""What an exception's own words mean where no row knows its text: tried last, on logs alone.
+
+Libraries word one thing alike: that a version, a device or an option does not fit, that memory or devices do not
+suffice. A row here has a subject and what is said of it, in either order. What it says is never surer than that a
+program failed by itself.
+"""
+
+from __future__ import annotations
+
+from .row import Row, Scope, Sign, table
+
+WEAK = Sign.WEAK
+_DEVICE = (
+    r"(?:[GNXHT]PUs?|CUDA|ROCm|HIP|Ascend|Gaudi|sm_?\d\d|gfx\d|compute capability|devices?|platforms?|hardware|backend|"
+    r"arch(?:itecture)?s?)"
+)
+_UNFIT = (
+    r"(?:not (?:currently |yet )?(?:supported|implemented|available|compiled)|unsupported|"
+    r"(?:does|do)(?: not|n't) (?:currently )?support|no kernel|only support(?:s|ed)?|requires?)"
+)
+_VERSION = r"\bversions?\b"
+_APART = (
+    r"(?:incompatib|not compatible|mismatch|too (?:old|new|low)|n[o']t support|n[o']t match|unsupported|at least|"
+    r"older than|newer than|[><]=)"
+)
+_TOO_FEW = r"(?:not enough|insufficient|fewer than|less than|exceeds?|no available|cannot fit|can ?not be satisfied)"
+_UNITS = r"(?:[GNXHT]PUs?|accelerators?|devices?|nodes?|bundles?|resources?)"
+_DEVICE_MEMORY = r"(?:[GNXHT]PU|CUDA|HBM|VRAM|KV|cache|device)"
+_SAVED = r"(?:checkpoints?|ckpt|state[_ ]dict|weights?|shards?|safetensors)"
+_OPTION = r"(?:--[a-z][\w-]+|`[\w.-]+`|'[\w.-]+'|\b[a-z]+(?:[_.][a-z0-9]+)+\b)"
+_RULED = (
+    r"(?:must|should|cannot|can't|can not|needs? to|has to|have to|required|not allowed|exclusive|not equal|divisible|"
+    r"at least|invalid|unknown|not set|specif(?:y|ied)|provide|conflict)"
+)
+_REFUSAL = r"^(?:[\w.]+\.)?(?:Value|Assertion|Key|\w*Config\w*|Validation|Argument|NotImplemented)(?:Error|Exception): "
+SAME_MODEL = (
+    "Load it into a model of the same configuration as the one that saved it: sizes, vocabulary, parallel "
+    "sizes. Keys that begin with `module.` are DDP's. Save model.module.state_dict(), or strip them"
+)
+RELEASES = (
+    "Install the version of {package} that the program was written for, on every node: its requirements name it. "
+    "`python -m pip install '{package}==VERSION'`"
+)
+DEVICES = (
+    "Compare what the message asks for with what there is: {given}. Ask for no more, end what holds the others, or add "
+    "the nodes that are absent"
+)
+OPTIONS = "Give the options that the message names values that fit: it says what must hold between them"
+
+
+def _words(id_: str, cause: str, pattern: str, confidence: float, means: str = "", fix: str = "") -> tuple[Row, ...]:
+    cells = (id_, "", f"(?i){pattern}", confidence, means)
+    return table("any library's words for it", WEAK, cause, [cells], scope=Scope.EXCEPTION, fix=fix)
+
+
+def _pair(one: str, other: str, between: str = "[^.;!]{0,80}?") -> str:
+    """Match both in either order, within a sentence."""
+    return f"{one}{between}{other}|{other}{between}{one}"
+
+
+ROWS = (
+    *_words("words-wrapper", "unknown",
+            r"\b(?:worker|engine|server|process|actor|job|child|scheduler|replica|subprocess|task)\w*\b"
+            r".{0,60}\b(?:failed|died|is dead|crashed|exited|terminated|was killed)\b|"
+            r"\bsee (?:the )?(?:above|logs?|root cause|stack trace)|\bchannel closed\b|: System error\b", 0.3,
+            "it carries another process's failure, whose own words are not here"),
+    *_words("words-internal", "unknown",
+            r"\binternal (?:error|assert)|\bINTERNAL:|RET_CHECK|unknown error|something went wrong|generic failure|"
+            r"unexpected (?:error|failure)|: invalid (?:argument|value)$|^\S+: \w*(?:Status|STATUS|_E_)\w*$", 0.3,
+            "the library met what it does not expect, and does not say why"),
+    *_words("words-device-memory", "cuda-out-of-memory",
+            rf"\b{_DEVICE_MEMORY}\b.{{0,80}}?\b(?:memory|blocks)\b.{{0,40}}?(?:exhausted|insufficient|not enough)|"
+            rf"(?:not enough|insufficient|out of|no available|exhausted)\b.{{0,40}}?\b{_DEVICE_MEMORY}\b"
+            r".{0,40}?\b(?:memory|blocks)", 0.6),
+    *_words("words-version", "environment-mismatch",
+            _pair(_VERSION, _APART, ".{0,60}?") + r"|\b(?:please |must |need to |try )(?:re)?(?:install|upgrade|update|"
+            r"downgrade|rebuild)\b|\bpip3? install\b", 0.6, "two installed packages do not fit each other"),
+    *_words("words-model", "environment-mismatch",
+            r"\b(?:unrecognized|unknown|unsupported) (?:model|architecture|processor|quantization)|"
+            r"\bmodel (?:type|architecture)s?\b.{0,80}\b(?:not supported|unknown|unrecognized)", 0.6,
+            "this version of the library does not know the model"),
+    *_words("words-hardware", "environment-mismatch", _pair(rf"\b{_DEVICE}\b", _UNFIT), 0.6,
+            "what is installed does not take this device or backend"),
+    *_words("words-devices", "cuda-device-unavailable", _pair(rf"\b{_UNITS}\b", _TOO_FEW), 0.6,
+            "the program wants more devices or nodes than it is given", DEVICES),
+    *_words("words-checkpoint", "checkpoint-unreadable",
+            _pair(rf"\b{_SAVED}\b", r"(?:mismatch|not equal|n[o']t match|corrupt|incomplete|truncated|"
+                                    r"different (?:number|size|world))"), 0.6, "", SAME_MODEL),
+    *_words("words-option", "bad-launch-arguments", rf"{_REFUSAL}.{{0,120}}?(?:{_pair(_OPTION, _RULED)})", 0.55,
+            "the program refuses an option", OPTIONS),
+    *_words("words-address", "name-resolution",
+            r"(?:unable|failed|could not|cannot)\b.{0,20}\b(?:get|resolve|look up)\b.{0,20}\b(?:host|address|name)",
+            0.55),
+    *_words("words-connect", "master-unreachable",
+            r"(?:unable|failed|could not|cannot|can't)\b.{0,20}\b(?:connect|reach)\b(?:.{0,40}?\bto "
+            r"(?P<peer>[\w.-]{1,80})[: ](?:at )?(?:port )?(?P<port>\d{2,5})\b)?", 0.5),
+    *_words("words-late", "unknown", r"\btimed?[ -]?out\b|\bdeadline exceeded", 0.3,
+            "it waited for something that did not come in time, and that one's own log must say why"),
+)  # fmt: skip
+OF_TRACE = (
+    Row("library-assertion", "unknown", WEAK, "CPython: an assertion without words, of a library's own", needs=("",),
+        pattern=r"^\S*AssertionError(?::\s*)?$", confidence=0.3,
+        means="a library found what it does not expect, and does not say why", scope=Scope.EXCEPTION,
+        trace=r"/(?:(?:site|dist)-packages|vllm|sglang|megatron|deepspeed|verl|mindspeed)/[^\"\n]*\", line \d+, in "
+              r"[^\n]*\Z"),
+    Row("command-refuses", "bad-launch-arguments", WEAK, "any launcher's own command line", needs=("",),
+        pattern=r"^\S*(?:Key|Value|Attribute|Index)Error: ", confidence=0.55,
+        means="the launcher does not know a word of its command line, or lacks one", scope=Scope.EXCEPTION,
+        fix="Compare the command with --help of this version: a command or an option of another release is not known. "
+            "Then `python -m pip install '{package}==VERSION'`",
+        trace=r"/(?:site|dist)-packages/\w+/(?:cli|commands|cmd)/[^\"\n]*\", line \d+, in [^\n]*\Z"),
+    Row("library-attribute", "environment-mismatch", WEAK, "CPython Objects/object.c, of a library's class",
+        needs=("",), pattern=r"^\S*AttributeError: (?:type object )?'[A-Z]\w+' object has no attribute|"
+                             r"^\S*AttributeError: type object '[A-Z]\w+' has no attribute", confidence=0.6,
+        means="a library asks another one for what its installed version has not", scope=Scope.EXCEPTION, fix=RELEASES,
+        trace=r"/(?:site|dist)-packages/[^\"\n]*\", line \d+, in [^\n]*\Z"),
+)  # fmt: skip
