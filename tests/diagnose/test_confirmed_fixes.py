@@ -30,7 +30,6 @@ NEWER = {"dev3:p27": "shared-file-race", "dev3:p92": "hub-unreachable", "dev3:p9
 UNTOLD = {
     f"threads:{name}"
     for name in (
-        "OpenRLHF/OpenRLHF#1142",
         "OpenRLHF/OpenRLHF#1236",
         "pytorch/xla#2690",
         "NVIDIA/nccl#229",
@@ -40,6 +39,7 @@ UNTOLD = {
 # What is not met: the cause stands in the program's own words alone, or the thread removed a package.
 MISSED = {
     "dev2:c058",
+    "threads:verl-project/verl#536",
     "threads:modelscope/ms-swift#6968",
     "threads:OpenRLHF/OpenRLHF#1142",
     "threads:OpenRLHF/OpenRLHF#1236",
