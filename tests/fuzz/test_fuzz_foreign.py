@@ -15,7 +15,7 @@ from tests.outcome import outcome
 
 from allranks.agent.attempt import read_error_file
 from allranks.diagnose.exceptions import Raised
-from allranks.engines.mirror import files_of
+from allranks.engines.remote_shell import files_of
 from allranks.gang.matching import LINE, Matching
 from allranks.gang.progress import LINE_LIMIT, StepReader
 from allranks.protocol.codec import decode, encode

@@ -152,11 +152,7 @@ TOP = Declared(
     "top.command",
     arguments=(RUN,),
     options=(
-        SettingRow(
-            "on",
-            text("a host that ssh reaches", "HOST"),
-            "read the run on this host over ssh. Nothing is installed there",
-        ),
+        ON,
         SettingRow("once", FLAG, "print it once, as where standard output is not a terminal"),
         SettingRow("interval", duration(0.2), "time between two looks", default=1.0, metavar="DURATION"),
         RUNS_DIR,

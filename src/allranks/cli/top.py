@@ -1,12 +1,11 @@
-"""allranks top: a run at a glance, drawn again each second until its end; also one on another machine."""
+"""allranks top: a run at a glance, drawn again each second until its end."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from allranks.engines import settle
 from allranks.exitcodes import DONE
@@ -27,54 +26,33 @@ PRINTED_LINES = 10_000  # where standard output is not a terminal, nothing is le
 PRINTED_WIDTH = 160
 
 
-class WatchedRun(NamedTuple):
-    """What is shown: `refresh` brings a copy of another machine's files up to date, `place` names that machine."""
-
-    watch: RunWatch
-    refresh: Callable[[], None]
-    place: str
-
-
 def command(run: str | None, on: str | None, once: bool, interval: float, runs_dir: str | None, json_: bool) -> int:
     """Show a run: once, as JSON lines, or in the whole terminal until a key ends it."""
-    if on is not None:
-        from allranks.engines.mirror import mirror_run  # imported late: most runs are here
-
-        with mirror_run(on, run, runs_dir) as mirror:
-            return _show(WatchedRun(RunWatch(mirror.run), mirror.refresh, f" on {on}"), once, interval, json_)
-    directory = find_run(run, runs_dir)
+    directory = find_run(run, runs_dir, on)
     settle(directory, time.time())
-    return _show(WatchedRun(RunWatch(directory), _nothing, ""), once, interval, json_)
-
-
-def _nothing() -> None:
-    """Files that are here need no refreshing."""
-
-
-def _show(watched: WatchedRun, once: bool, interval: float, json_: bool) -> int:
+    watch = RunWatch(directory)
     if json_:
-        return _print_json(watched, once, interval)
+        return _print_json(watch, once, interval)
     if once or not is_interactive():
-        shown = snapshot(watched.watch, time.time())
-        lines = top_lines(shown, watched.watch.events, PRINTED_WIDTH, PRINTED_LINES, _colour(), footer="")
+        shown = snapshot(watch, time.time())
+        lines = top_lines(shown, watch.events, PRINTED_WIDTH, PRINTED_LINES, _colour(), footer="")
         print("\n".join(_printable(lines)))
         return DONE
     with FullScreen(sys.stdout, sys.stdin) as screen:
-        _draw_until_left(watched, screen, interval)
+        _draw_until_left(watch, screen, interval)
     return DONE
 
 
-def _print_json(watched: WatchedRun, once: bool, interval: float) -> int:
+def _print_json(watch: RunWatch, once: bool, interval: float) -> int:
     while True:
-        shown = snapshot(watched.watch, time.time())
+        shown = snapshot(watch, time.time())
         print(document_line(shown), flush=True)
         if once or shown.state in (*OVER, ORPHANED):
             return DONE
         time.sleep(interval)
-        watched.refresh()
 
 
-def _draw_until_left(watched: WatchedRun, screen: FullScreen, interval: float) -> None:
+def _draw_until_left(watch: RunWatch, screen: FullScreen, interval: float) -> None:
     next_look = 0.0
     size = (0, 0)
     shown: TopSnapshot | None = None
@@ -83,15 +61,11 @@ def _draw_until_left(watched: WatchedRun, screen: FullScreen, interval: float) -
             now = time.monotonic()
             is_due = now >= next_look
             if is_due:
-                if shown is not None:
-                    watched.refresh()
-                shown = snapshot(watched.watch, time.time())
+                shown = snapshot(watch, time.time())
                 next_look = time.monotonic() + interval
             if (is_due or screen.size != size) and shown is not None:
                 size = screen.size
-                screen.draw(
-                    _printable(top_lines(shown, watched.watch.events, *size, _colour(), FOOTER + watched.place))
-                )
+                screen.draw(_printable(top_lines(shown, watch.events, *size, _colour(), FOOTER)))
             if KEYS_AT_END in screen.key(TICK).lower():
                 return
     except KeyboardInterrupt:

@@ -44,8 +44,8 @@ from allranks.unpacked import LISTENS
 from . import zipapp
 from .command_transport import die_with_the_controller
 from .dry_run import describe
-from .mirror import RemoteShell, node_named
 from .reachable_nodes import expand_groups, find_cluster, has_groups, read_hostfile
+from .remote_shell import RemoteShell, node_named
 from .ssh import SshTransport
 
 LOST = 255  # ssh's own exit code

@@ -44,7 +44,7 @@ def note_runs_directory(directory: Path, environ: Mapping[str, str]) -> None:
     path = str(directory.absolute())
     with contextlib.suppress(OSError, ValueError):
         file = folder / NAME
-        lines = paths_of(_read(file))
+        lines = _paths_of(_read(file))
         if path in lines:
             return
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def known_runs_directories(environ: Mapping[str, str]) -> list[Path]:
         return []
     file = folder / NAME
     try:
-        lines = paths_of(_read(file))
+        lines = _paths_of(_read(file))
     except OSError:
         return []
     paths = _newest(lines)
@@ -84,7 +84,7 @@ def _read(file: Path) -> bytes:
         return b""
 
 
-def paths_of(data: bytes) -> list[str]:
+def _paths_of(data: bytes) -> list[str]:
     """Return the absolute paths of the list."""
     named = [line.get("directory") for line in read_objects(data)]
     return [path for path in named if isinstance(path, str) and os.path.isabs(path) and "\0" not in path]

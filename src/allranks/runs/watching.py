@@ -50,8 +50,6 @@ class RunWatch:
     def look(self) -> RunCondition:
         """Read what is new, and return the run's state with its documents."""
         condition = self.run.condition()
-        if size_of(self.run.path / "events.jsonl") < self._offset:
-            self._offset = 0  # another file stands there
         fresh, self._offset = self.run.read_facts(self._offset, all_roles=True)
         for event in fresh:
             self._note(event)
