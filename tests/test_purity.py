@@ -237,7 +237,6 @@ def test_permitted_uses_are_left_alone() -> None:
 OF_THE_WALL = {
     "cli/logs.py command": "--since",
     "gang/links.py _lose": "when a node was last heard, as it is stored",
-    "engines/joined.py no_start": "when the meeting began, as it is stored",
     "gang/session.py adopt": "since the controller before us wrote last, as it is stored",
     "gang/session.py resume": "since the controller before us began",
     "agent/sweep.py _age": "the age of a file",

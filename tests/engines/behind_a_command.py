@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from allranks.cluster import Cluster, Node
 from allranks.cluster.nodes import make_cluster
-from allranks.engines.command_transport import CommandTransport
-from allranks.gang.transport import NodeReach
+from allranks.gang.transport import NodeReach, Transport
 from allranks.settings import RunSpec
 
 
-class Reach(CommandTransport):
+class Reach(Transport):
     def client(self, node: Node) -> list[str]:
         return ["reach", node.host, "/bin/sh", "-s"]
 

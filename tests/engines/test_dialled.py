@@ -18,7 +18,7 @@ from tests.hosts.waiting import BOUND
 from allranks.agent.dial import Tries
 from allranks.agent.tls import Encryption
 from allranks.cluster import Node
-from allranks.engines.dialled import ANY, LOOPBACK, DialledTransport, Listener, Refuse
+from allranks.engines.dialled import ANY, LOOPBACK, DialledTransport, Listener, Refuse, Seating
 from allranks.engines.joined import JoinedTransport
 from allranks.errors import UsageError
 from allranks.gang.transport import NodeHungUp
@@ -354,7 +354,7 @@ def test_connections_from_a_nodes_own_address_do_not_keep_it_out(meeting):
 @pytest.mark.parametrize("kind", [DialledTransport, JoinedTransport])
 def test_a_node_that_does_not_come_back_is_a_verdict_with_a_cause(meeting, kind):
     """The verdict of a retry for which it did not come was "unknown"."""
-    transport = kind(meeting.listener, {"h2": 1})
+    transport = kind({"h2": Seating(meeting.listener, 1)})
     node = Node(1, "h2", "127.0.0.1")
     assert transport.silence(node, 12.0).id == "node-network-down"
     assert transport.failure(node, b"", "", None).id == "agent-killed"

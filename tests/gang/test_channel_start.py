@@ -21,14 +21,13 @@ from allranks.cluster import Cluster, Node
 from allranks.cluster.nodes import virtual_cluster
 from allranks.engines import orphans
 from allranks.engines.ssh import SshTransport, ssh_reach, ssh_transport
-from allranks.engines.ssh_errors import not_started
 from allranks.errors import NodeError
 from allranks.gang import inspection, links
 from allranks.gang import session as sessions
 from allranks.gang.agent_archive import MARKER, payload
 from allranks.gang.channel import Channel
 from allranks.gang.inspection import look_at_nodes
-from allranks.gang.transport import NodeReach
+from allranks.gang.transport import NodeReach, not_started
 from allranks.protocol.codec import encode
 from allranks.protocol.header import AgentHeader, SweepHeader
 from allranks.protocol.orders import HelloOrder

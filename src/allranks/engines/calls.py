@@ -30,7 +30,6 @@ from allranks.runs.documents import ControllerRecord
 from allranks.runs.questions import PART_LIMIT, REQUEST_SECONDS, packed, peer_of, read_packed, socket_name
 from allranks.settings import RunSpec
 
-from .command_transport import ProcessClient
 from .dialled import Declined, Line, Listener
 from .reachable_nodes import reached
 from .ssh import SshTransport
@@ -110,7 +109,7 @@ class CalledTransport(SshTransport):
             sock.close()
             raise
         if not answer.declined and not answer.failed:
-            return ProcessClient.of_socket(sock)
+            return Client.of_socket(sock)
         sock.close()
         raise NodeError(f"{answer.declined}\nhint: {CONSENT}" if answer.declined else answer.failed)
 

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from allranks.agent.dial import one_sentence
 from allranks.agent.files import text_of_errno
@@ -52,7 +52,6 @@ from allranks.protocol.header import AgentHeader, FetchHeader, Header
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.secure import Handshake, Records, SecureError, pack_control, read_control
 
-from .command_transport import ProcessClient
 from .ssh import SshTransport
 
 if TYPE_CHECKING:
@@ -638,37 +637,43 @@ class Listener:
         await asyncio.gather(*other_tasks, return_exceptions=True)
 
 
+class Seating(NamedTuple):
+    """Where a node dials in: the listener, and its rank there."""
+
+    listener: Listener
+    rank: int
+
+
 class DialledTransport(SshTransport):
-    """Nodes that have dialled in; those of this machine start as ever."""
+    """Nodes that have dialled in, by name; all others are this machine, and start as ever."""
 
     def __init__(
-        self, listener: Listener, ranks: Mapping[str, int], agent_python: str | None = None, python: str | None = None
+        self, seats: Mapping[str, Seating], agent_python: str | None = None, python: str | None = None
     ) -> None:
         super().__init__((), agent_python, python)
-        # node name → seat; all others are this machine
-        self._listener = listener
-        self._ranks = ranks
+        self._seats = seats
 
     async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
         """Return the node's present connection, or the next one that it makes within `seconds`; raise NodeHungUp."""
-        if node.name not in self._ranks:
+        seat = self._seats.get(node.name)
+        if seat is None:
             return await super().connect(node, header, seconds)
         assert isinstance(header, AgentHeader), "nodes that have dialled in are not swept"
-        sock = await self._listener.connect(self._ranks[node.name], header, seconds)
+        sock = await seat.listener.connect(seat.rank, header, seconds)
         if sock is None:
             return None
-        return ProcessClient.of_socket(sock)
+        return Client.of_socket(sock)
 
     def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
         """Say that a node that had joined has left."""
-        if node.name not in self._ranks:
+        if node.name not in self._seats:
             return super().failure(node, stdout, stderr, code)
         text = f"{node.name} joined and then hung up"
         return Finding("agent-killed", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
 
     def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
         """Say that a node that had joined does not come back."""
-        if node.name not in self._ranks:
+        if node.name not in self._seats:
             return super().silence(node, seconds, stderr)
         text = f"{node.name} joined, but its connection was not there for {seconds:g} s"
         return Finding("node-network-down", "fail", text, f"look at what {node.name} printed", Where(node=node.name))

@@ -29,6 +29,7 @@ from allranks.errors import NodeError, RunIsElsewhere, TransportError, UsageErro
 from allranks.exitcodes import NODE_FAILED
 from allranks.gang.agent_archive import PYTHONS
 from allranks.gang.session import environments
+from allranks.gang.transport import die_with_the_controller
 from allranks.plan.environment import forwarded
 from allranks.plan.joining import unforced, unforced_variables
 from allranks.preflight.pasted_figures import refuse_contradictions
@@ -42,7 +43,6 @@ from allranks.text import join_words
 from allranks.unpacked import LISTENS
 
 from . import zipapp
-from .command_transport import die_with_the_controller
 from .dry_run import describe
 from .reachable_nodes import expand_groups, find_cluster, has_groups, read_hostfile
 from .remote_shell import RemoteShell, node_named
@@ -53,7 +53,7 @@ KEPT_DAYS = 90  # that an allranks which is not used stays on a host
 # A view that hears nothing of its node for so long ends, and the run goes on.
 OPTIONS = ("LogLevel=ERROR", "ServerAliveInterval=5", "ServerAliveCountMax=4")
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, *USER_SIGNALS.values())
-OUTSIDE = ("hosts", "runs_dir", "controller", "cluster")  # of the words there: they are said in another way
+OUTSIDE = ("hosts", "runs_dir", "controller")  # of the words there: they are said in another way
 
 PREFIX = "unpacked-"
 START = "start.py"  # beside the packages, so that Python finds them, and keeps their byte code

@@ -33,6 +33,7 @@ from allranks.agent.dial import (
 from allranks.agent.processes import read_process
 from allranks.findings import Finding
 from allranks.gang.agent_archive import BOOT, MARKER, payload
+from allranks.gang.transport import die_with_the_controller
 from allranks.plan.own_orders import NodeArguments, NotOurs, OwnOrders
 from allranks.protocol.command_words import read_command
 from allranks.protocol.controls import HelloControl
@@ -44,7 +45,6 @@ from allranks.settings.document import to_document
 from allranks.settings.secrets import redact_argv
 from allranks.text import format_duration, format_size_option, name_with
 
-from .command_transport import die_with_the_controller
 from .dialled import NotYet, Refuse, Seat
 
 SCRIPT_LIMIT = 16 << 20

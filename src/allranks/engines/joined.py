@@ -1,6 +1,6 @@
 """join as an engine: every node runs the same command, and node 0 has the controller (IO).
 
-The meeting before the run, and the node that follows, are in `meeting` and `join`.
+Who is admitted, and the node that follows, are in `join`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from allranks.cluster.nodes import JOINED
 from allranks.cluster.schedulers import node_names
 from allranks.engines import NotStarted
 from allranks.engines.calls import ChannelServer
-from allranks.engines.dialled import ANY, LOOPBACK, STOPS, DialledTransport, Listener
+from allranks.engines.dialled import ANY, LOOPBACK, STOPS, DialledTransport, Listener, Seating
 from allranks.engines.join import Admission
 from allranks.engines.joinsecret import JoinSecret, is_this_machine
 from allranks.errors import AllranksError, UsageError
@@ -37,7 +37,6 @@ from allranks.gang.transport import NodeReach
 from allranks.plan.network import never_reached
 from allranks.plan.own_orders import NodeArguments
 from allranks.protocol.codec import document_line, encode, omit_none
-from allranks.protocol.controls import HelloControl
 from allranks.protocol.orders import Order, terms_alone
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.run_facts import RunStart, Stamped
@@ -61,46 +60,50 @@ from .signals import SignalWatch
 
 # -- The coordinator: meets the other nodes, gives the cluster they make, tells them the end ---------------------------
 
+OTHER_FIRST = ("staged", "pairs")  # suites whose groups may have another first node than node 0
+VERDICT_CONFIDENCE = 0.9
+LABEL = "join"  # before what a node says of the meeting
+TERMINATION_LOG = "ALLRANKS_TERMINATION_LOG"
 TERMINATION_FIELDS = ("cause", "message", "remedy", "where", "victims")
 TERMINATION_LIMIT = 4096  # bytes
 
 
-@dataclasses.dataclass(frozen=True)
-class NoStart:
-    """Why it did not begin."""
-
-    exit: int
-    finding: Finding
-
-    @property
-    def verdict(self) -> Verdict:
-        """The finding is the cause."""
-        return Verdict(self.finding, self.finding.id, 0.9)
-
-
 class Meeting:
-    """Waits for the other nodes. `say` shows a line here; the same goes to every node that has come."""
+    """Node 0's side: it waits for the other nodes, and every node that has come hears how it ended."""
 
-    def __init__(
-        self, spec: RunSpec, hello: HelloControl, secret: JoinSecret, names: Sequence[str], say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, spec: RunSpec, secret: JoinSecret, view: View) -> None:
         self._spec = spec
-        self._host = hello.hostname
-        self._say = say
-        self._count = spec.target.nodes or 1
-        self._names = [*names, *[""] * self._count]
-        self._admission = Admission(hello)
-        self._listener = Listener(self._count, secret.value, self._admission, say)
         self._secret = secret
+        self._say = partial(view.say, LABEL)  # a line here
+        self._count = spec.target.nodes or 1
+        names = node_names(os.environ, spec.rendezvous.master_addr or "", self._count)
+        self._names = [*names, *[""] * self._count]
+        hello = hello_of(spec, 0, os.getcwd())
+        self._host = hello.hostname
+        self._admission = Admission(hello)
+        self._listener = Listener(self._count, secret.value, self._admission, self._say)
+        self._signals = SignalWatch()
         self._started = time.monotonic()
+        self.opened_t = time.time()
         self._stop = ""
 
-    def open(self) -> None:
-        """Begin to listen; raise UsageError where the port cannot be had."""
+    def gather(self) -> Cluster:
+        """Wait for the other nodes. Raise UsageError without the port, NotStarted where they do not come."""
+        self._open()
+        deadline = self._started + self._spec.limits.init_timeout
+        missing = self._listener.wait(deadline, self._tell, self._is_given_up)
+        refusal = self._refusal(missing)
+        if refusal is not None:
+            raise self._not_started(*refusal)
+        self._admission.started = True
+        self._signals.throw()
+        return self._cluster()
+
+    def _open(self) -> None:
         target, port = self._spec.rendezvous.master_addr or "127.0.0.1", self._spec.target.join_port
         hosts = LOOPBACK if self._secret.made_at and is_this_machine(target, port) else ANY
-        self._listener.stopped = self._stopped_early
-        port = self._listener.start(hosts, self._spec.target.join_port)
+        self.on_stop(self._stopped_early)
+        port = self._listener.start(hosts, port)
         clear = self._listener.clear_because
         cover = f"authenticated, not encrypted: {clear}" if clear else "encrypted (TLS)"
         connections = f", connections are {cover}" if self._listener.seats else ""
@@ -108,39 +111,52 @@ class Meeting:
         if self._secret.made_at:
             self._say(f"the secret is this user's own, in {self._secret.made_at}")
 
-    def gather(self, interrupted: Callable[[], str | None]) -> Cluster | NoStart:
-        """Return the cluster once all are here, else why not. `interrupted` gives the name of node 0's signal."""
-        deadline = self._started + self._spec.limits.init_timeout
-        signals: list[str] = []
+    def _is_given_up(self) -> bool:
+        return bool(self._admission.failure or self._stop or self._signals.taken())
 
-        def given_up() -> bool:
-            signals.extend(filter(None, (interrupted(),)))
-            return bool(self._admission.failure or self._stop or signals)
-
-        missing = self._listener.wait(deadline, self._tell, given_up)
+    def _refusal(self, missing: list[int]) -> tuple[int, Finding] | None:
+        """Say why the run does not begin, with its exit code; None where all are here."""
         if self._admission.failure is not None:
-            return NoStart(UsageError.exit_code, self._admission.failure)
-        if signals:
-            return self._ended(f"node 0 ({self._host})", signals, missing)
-        if self._stop:
-            return self._ended("a node", [STOPS[self._stop]], missing)
-        if missing:
-            return NoStart(NODE_FAILED, self._never_came(missing))
-        self._admission.started = True
-        return self._cluster()
-
-    def _ended(self, who: str, signals: Sequence[str], missing: list[int]) -> NoStart:
-        code = TERMINATED
-        by = signals[0]
-        if "SIGINT" in signals:
-            code = CTRL_C
-            by = "Ctrl-C"
+            return UsageError.exit_code, self._admission.failure
+        signal = self._signals.taken()
+        if signal is None and not self._stop:
+            return (NODE_FAILED, self._never_came(missing)) if missing else None
+        who = f"node 0 ({self._host})" if signal else "a node"
+        is_ctrl_c = (signal or STOPS[self._stop]) == "SIGINT"
+        by = "Ctrl-C" if is_ctrl_c else signal or STOPS[self._stop]
         waited_for = f" while it waited for node {self._listed(missing)}" if missing else ""
-        return NoStart(code, Finding("unknown", "fail", f"{who} was ended by {by}{waited_for}"))
+        finding = Finding("unknown", "fail", f"{who} was ended by {by}{waited_for}")
+        return CTRL_C if is_ctrl_c else TERMINATED, finding
+
+    def _not_started(self, code: int, finding: Finding) -> NotStarted:
+        """Write the run directory of a run that did not begin, and return the error to raise, with its result."""
+        run = RunDirectory.create(Path(self._spec.places.runs_dir), self._spec.places.name, time.time())
+        nodes = tuple(NamedNode(name, rank, name, node_rank=rank) for rank, name in self._known().items())
+        known = RunDocument(started=self.opened_t, nodes=nodes, source=JOINED, workdir=os.getcwd())
+        write_opening(run, self._spec, known)
+        run.append(Stamped("", time.time(), None, RunStart(run.name, "")))
+        run.append(Stamped("", time.time(), None, finding))
+        verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE)
+        result = least_result(run, code, verdict, [finding])
+        write_result(run, result, code in (CTRL_C, TERMINATED))
+        _terminate(verdict, finding.message)
+        return NotStarted(run, result)
+
+    # -- the nodes that came -------------------------------------------------------------------------
+
+    def spec_on(self, cluster: Cluster) -> RunSpec:
+        """Return the settings on the nodes that came: where their --nproc differ, each node's own holds."""
+        spec = self._spec
+        if len({node.slots for node in cluster.nodes}) > 1:
+            spec = spec.changed(nproc=None)
+        if spec.rendezvous.network or spec.launch.roles or (spec.tests.test and spec.tests.suite in OTHER_FIRST):
+            return spec.changed(master_addr=None)  # not the address that was named
+        return spec
 
     def transport(self) -> DialledTransport:
-        """Return how the nodes of `gather`'s cluster are reached."""
-        return JoinedTransport(self._listener, self._ranks, self._spec.launch.agent_python, self._spec.launch.python)
+        """Return how the nodes that came are reached."""
+        seats = {name: Seating(self._listener, rank) for name, rank in self._ranks.items()}
+        return JoinedTransport(seats, self._spec.launch.agent_python, self._spec.launch.python)
 
     def on_stop(self, stop: Callable[[str], None]) -> None:
         """Call `stop` when a node asks for the end, or at once where one has asked since all were here."""
@@ -148,34 +164,43 @@ class Meeting:
         if self._stop:
             stop(self._stop)
 
-    def on_signal(self, passed_on: Callable[[str, str], None]) -> None:
-        """Call `passed_on` with a node's name and a signal's when the node got one for the ranks."""
-        names = {rank: name for name, rank in self._ranks.items()}
-        self._listener.signalled = lambda rank, signal: passed_on(names[rank], signal)
+    def hand_to(self, session: Session) -> None:
+        """Pass what nodes ask for on to the session of the run.
 
-    def serve_commands(self, uid: str) -> None:
-        """Let `exec` and `fetch` of this host reach the nodes of the run with this uid, as far as these consent."""
+        `exec` and `fetch` of this host reach the nodes, as far as these consent.
+        """
+        names = {rank: name for name, rank in self._ranks.items()}
+        self.on_stop(session.stop_from_afar)
+        self._listener.signalled = lambda rank, signal: session.signal_at_node(names[rank], signal)
         try:
-            self._listener.serve(ChannelServer(self._listener, self._ranks).start(socket_name(uid)))
+            self._listener.serve(ChannelServer(self._listener, self._ranks).start(socket_name(session.context.uid)))
         except OSError as error:
             self._say(f"allranks exec and fetch cannot reach the nodes of this run: {text_of_errno(error)}")
 
-    def finish(self, exit_code: int, message: str) -> None:
-        """Tell every node how it ended."""
-        self._listener.finish(exit_code, message)
+    # -- the end -------------------------------------------------------------------------------------
 
-    def no_start(self, ended: NoStart) -> NotStarted:
-        """Write the run directory of a run that did not begin, and return the error to raise, with its result."""
-        run = RunDirectory.create(Path(self._spec.places.runs_dir), self._spec.places.name, time.time())
-        nodes = tuple(NamedNode(name, rank, name, node_rank=rank) for rank, name in self._known().items())
-        began = time.time() - (time.monotonic() - self._started)
-        known = RunDocument(started=began, nodes=nodes, source=JOINED, workdir=os.getcwd())
-        write_opening(run, self._spec, known)
-        run.append(Stamped("", time.time(), None, RunStart(run.name, "")))
-        run.append(Stamped("", time.time(), None, ended.finding))
-        result = least_result(run, ended.exit, ended.verdict, [ended.finding])
-        write_result(run, result, ended.exit in (CTRL_C, TERMINATED))
-        return NotStarted(run, result)
+    @contextlib.contextmanager
+    def failure_is_sent(self) -> Iterator[None]:
+        """Tell every node how it ended, where what is inside raises."""
+        try:
+            yield
+        except NotStarted as refused:
+            self.finish(refused.result.exit, end_sentence(refused.result))
+            raise
+        except AllranksError as error:
+            self.finish(error.exit_code, str(error))
+            raise
+        except KeyboardInterrupt:
+            self.finish(CTRL_C, "ended by Ctrl-C on node 0")
+            raise
+        except BaseException:
+            self.finish(NODE_FAILED, "the coordinator failed")
+            raise
+
+    def finish(self, exit_code: int, message: str) -> None:
+        """Tell every node how it ended, whatever signal comes now."""
+        self._signals.note()
+        self._listener.finish(exit_code, message)
 
     # -- words -------------------------------------------------------------------------------------
 
@@ -245,7 +270,7 @@ class JoinedTransport(DialledTransport):
 
     def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
         """Say that a node has left, and what would bring it back."""
-        if node.name not in self._ranks:
+        if node.name not in self._seats:
             return super().failure(node, stdout, stderr, code)
         message = f"`allranks join` has ended on {node.name}, and was not started there again"
         remedy = f"look at what it printed on {node.name}. Within --node-wait of a retry, the same command joins again"
@@ -253,13 +278,7 @@ class JoinedTransport(DialledTransport):
 
     def read_there(self, node: Node, order: Order) -> Order:
         """Return when, where and how many: command and variables of this machine do not leave it."""
-        return terms_alone(order) if node.name in self._ranks else order
-
-
-def with_ranks_of_each(spec: RunSpec, cluster: Cluster) -> RunSpec:
-    """Return the spec of a run on joined nodes: where their --nproc differ, each node's own holds."""
-    counts = {node.slots for node in cluster.nodes}
-    return spec if len(counts) == 1 else spec.changed(nproc=None)
+        return terms_alone(order) if node.name in self._seats else order
 
 
 def unique_names(names: Mapping[int, str]) -> dict[int, str]:
@@ -298,12 +317,6 @@ def write_termination(path: str, verdict: Verdict | None, message: str) -> None:
 
 def _as_bytes(document: Document) -> bytes:
     return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
-
-
-OTHER_FIRST = ("staged", "pairs")  # suites whose groups may have another first node than node 0
-VERDICT_CONFIDENCE = 0.9
-LABEL = "join"  # before what a node says of the meeting
-TERMINATION_LOG = "ALLRANKS_TERMINATION_LOG"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -370,7 +383,7 @@ class JoinLaunch:
         secret = self._secret()
         if self._spec.target.node_rank != 0:
             return JoinedNode(self._spec, secret, view)
-        meeting = CoordinatedMeeting(self._spec, secret, view)
+        meeting = Meeting(self._spec, secret, view)
         with meeting.failure_is_sent():
             cluster = meeting.gather()
             spec = meeting.spec_on(cluster)
@@ -379,9 +392,9 @@ class JoinLaunch:
             controlled = begin(dataclasses.replace(self._resolved, spec=spec), cluster, reach, view)
             return CoordinatedRun(controlled.session, view, meeting)
 
-    def meet(self, view: View) -> CoordinatedMeeting:
+    def meet(self, view: View) -> Meeting:
         """Return node 0's meeting, for a check or a test of the nodes that come."""
-        return CoordinatedMeeting(self._spec, self._secret(), view)
+        return Meeting(self._spec, self._secret(), view)
 
     def _secret(self) -> JoinSecret:
         target = self._spec.target
@@ -389,76 +402,10 @@ class JoinLaunch:
         return secret_of(target.secret_file, os.environ, host, target.join_port, alone=(target.nodes or 1) == 1)
 
 
-class CoordinatedMeeting:
-    """Node 0's side of a meeting. Every node that has come hears how it ended."""
-
-    def __init__(self, spec: RunSpec, secret: JoinSecret, view: View) -> None:
-        self._spec = spec
-        names = node_names(os.environ, spec.rendezvous.master_addr or "", spec.target.nodes or 1)
-        self._meeting = Meeting(spec, hello_of(spec, 0, os.getcwd()), secret, names, partial(view.say, LABEL))
-        self._signals = SignalWatch()
-        self.opened_t = time.time()
-
-    def gather(self) -> Cluster:
-        """Wait for the other nodes. Raise NotStarted, with the end written, where they do not come."""
-        self._meeting.open()
-        cluster = self._meeting.gather(self._signals.taken)
-        if isinstance(cluster, NoStart):
-            refused = self._meeting.no_start(cluster)
-            _terminate(refused.result.verdict, cluster.finding.message)
-            raise refused
-        self._signals.throw()
-        return cluster
-
-    def spec_on(self, cluster: Cluster) -> RunSpec:
-        """Return the settings on the nodes that came."""
-        spec = with_ranks_of_each(self._spec, cluster)
-        if spec.rendezvous.network or spec.launch.roles or (spec.tests.test and spec.tests.suite in OTHER_FIRST):
-            return spec.changed(master_addr=None)  # not the address that was named
-        return spec
-
-    def transport(self) -> DialledTransport:
-        """Return how the nodes that came are reached."""
-        return self._meeting.transport()
-
-    def on_stop(self, stop: Callable[[str], None]) -> None:
-        """Say what to do when a node asks for the end."""
-        self._meeting.on_stop(stop)
-
-    def hand_to(self, session: Session) -> None:
-        """Pass what nodes ask for on to the session of the run, and let commands of this host reach the nodes."""
-        self._meeting.on_stop(session.stop_from_afar)
-        self._meeting.on_signal(session.signal_at_node)
-        self._meeting.serve_commands(session.context.uid)
-
-    @contextlib.contextmanager
-    def failure_is_sent(self) -> Iterator[None]:
-        """Tell every node how it ended, where what is inside raises."""
-        try:
-            yield
-        except NotStarted as refused:
-            self.finish(refused.result.exit, end_sentence(refused.result))
-            raise
-        except AllranksError as error:
-            self.finish(error.exit_code, str(error))
-            raise
-        except KeyboardInterrupt:
-            self.finish(CTRL_C, "ended by Ctrl-C on node 0")
-            raise
-        except BaseException:
-            self.finish(NODE_FAILED, "the coordinator failed")
-            raise
-
-    def finish(self, exit_code: int, message: str) -> None:
-        """Tell every node how it ended, whatever signal comes now."""
-        self._signals.note()
-        self._meeting.finish(exit_code, message)
-
-
 class CoordinatedRun(ControlledRun):
     """The run on the nodes that came, in the hands of this process."""
 
-    def __init__(self, session: Session, view: View, meeting: CoordinatedMeeting) -> None:
+    def __init__(self, session: Session, view: View, meeting: Meeting) -> None:
         super().__init__(session, view)
         self._meeting = meeting
         meeting.hand_to(session)

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from allranks.cluster import Node
 from allranks.errors import TransportError, UsageError
 from allranks.findings import Finding
+from allranks.gang.transport import Client
 from allranks.settings import RunSpec
 from allranks.settings.runspec import Launch, Target
 
-from .command_transport import ProcessClient
 from .reachable_nodes import listed_cluster
 from .ssh import SshTransport
 from .ssh_errors import silent
@@ -43,7 +43,7 @@ class RemoteShell:
     def __init__(self, node: Node, ssh_options: Sequence[str] = ()) -> None:
         self._node = node
         self._transport = SshTransport(ssh_options, None, None)
-        self._client: ProcessClient | None = None
+        self._client: Client | None = None
 
     def ask(self, commands: str) -> dict[str, bytes]:
         """Run commands that print files. Raise TransportError where the host does not answer.
@@ -63,11 +63,11 @@ class RemoteShell:
             self._client.end()
             self._client = None
 
-    def _connect(self) -> ProcessClient:
+    def _connect(self) -> Client:
         if self._node.is_local:
             raise UsageError(f"--on {self._node.name} is this machine. Leave --on out")
         try:
-            return ProcessClient.of_process(self._transport.argv(self._node))
+            return Client.of_process(self._transport.argv(self._node))
         except OSError as error:
             raise _refused(self._transport.not_started(self._node, error)) from None
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
 from allranks.findings import Finding
-from allranks.gang.transport import NodeReach
+from allranks.gang.transport import NodeReach, Transport
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 
-from .command_transport import CommandTransport
 from .reachable_nodes import listed_cluster
 from .ssh_errors import destination, explain, silent, worth_another_try
 
@@ -29,7 +28,7 @@ FIXED_OPTIONS = (
 )
 
 
-class SshTransport(CommandTransport):
+class SshTransport(Transport):
     """Starts node processes: directly on this machine, through the system's ssh on all others."""
 
     def __init__(self, ssh_options: Sequence[str], agent_python: str | None, python: str | None) -> None:

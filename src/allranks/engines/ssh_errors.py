@@ -1,4 +1,4 @@
-"""What ssh, or this machine, says when a channel cannot be opened → a finding with the remedy (pure).
+"""What ssh says when a channel cannot be opened → a finding with the remedy.
 
 Texts are OpenSSH's own (sshconnect.c, sshconnect2.c, ssh.c, packet.c). A connection closed before
 authentication is usually sshd's MaxStartups: worth another try.
@@ -6,13 +6,12 @@ authentication is usually sshd's MaxStartups: worth another try.
 
 from __future__ import annotations
 
-import errno
 import re
 import shlex
-import signal
 
 from allranks.cluster import Node
 from allranks.findings import Finding, Where
+from allranks.gang.transport import how_ended
 from allranks.text import name_with, with_reason
 
 _RETRY = re.compile(
@@ -81,65 +80,6 @@ def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Findin
     message = with_reason(f"{node.name}: ssh {how_ended(code)} before the node answered", last_line)
     remedy = f"try it by hand: ssh -T -o BatchMode=yes {shlex.quote(destination(node))} true"
     return Finding("ssh-unreachable", "fail", message, remedy, Where(node=node.name), tuple(lines[-3:]))
-
-
-def how_ended(code: int | None) -> str:
-    """Say how a process ended, from subprocess's return code."""
-    if code is None:
-        return "closed its output"
-    if code >= 0:
-        return f"ended with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
-
-
-NOT_STARTED = {
-    errno.ENOENT: "environment-mismatch",
-    errno.EACCES: "environment-mismatch",
-    errno.ENOEXEC: "environment-mismatch",
-    errno.EMFILE: "too-many-open-files",
-    errno.ENFILE: "too-many-open-files",
-    errno.ENOMEM: "host-out-of-memory",
-}
-"""Causes of errors of fork(2), execve(2) and pipe(2)."""
-
-
-def not_started(program: str, error: OSError, open_files: int) -> Finding:
-    """Make the finding for a client that this machine could not start: no node is at fault.
-
-    `open_files` is this process's soft limit of file descriptors.
-    """
-    cause = NOT_STARTED.get(error.errno or 0, "unknown")
-    reason = error.strerror or str(error)
-    if error.errno == errno.ENOENT and error.filename == program:
-        reason = "not found on PATH"
-    message = f"this machine cannot start {program}: {reason}"
-    if cause == "too-many-open-files":
-        message = f"this machine cannot open a channel to every node: {reason}, the limit is {open_files}"
-        remedy = "ulimit -n 65536, then run again in the same shell"
-    elif cause == "environment-mismatch":
-        package = "openssh-client (Debian, Ubuntu) or openssh-clients (RHEL)" if program == "ssh" else program
-        remedy = f"install {package}, or put it on PATH. `type {program}` shows where it is"
-    elif error.errno == errno.EAGAIN:
-        message += ", the limit of processes is reached"
-        remedy = "end processes that are not needed (ps -u $USER). Limits: `ulimit -u; cat /sys/fs/cgroup/pids.max`"
-    else:
-        remedy = "compare with `free -h; ulimit -a`, and try the program by hand"
-    return Finding(cause, "fail", message, remedy)
-
-
-def mute(node: Node, seconds: float, look: str) -> Finding:
-    """Make the finding for a node on which Python started, and the agent then said nothing. `look`: a command."""
-    return Finding(
-        "unknown",
-        "fail",
-        f"{node.name}: Python started, but the agent did not answer within {seconds:g} s. The node or its link is "
-        "down, the node is overloaded, or the file system of its node directory hangs",
-        f"try `{look}`, or name another directory with --node-dir",
-        Where(node=node.name),
-    )
 
 
 def silent(node: Node, seconds: float, stderr: str = "") -> Finding:

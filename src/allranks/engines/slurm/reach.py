@@ -23,7 +23,7 @@ from allranks.text import join_words
 
 from . import jobs
 from .inside import Inside, inside
-from .step import Step, StepsTransport
+from .step import Step, StepTransport
 
 
 class StepReach(NodeReach):
@@ -31,8 +31,8 @@ class StepReach(NodeReach):
 
     warning_signal = Inside.SIGNAL
 
-    def __init__(self, steps: Sequence[Step], job: Inside) -> None:
-        super().__init__(StepsTransport(steps) if steps[1:] else steps[0].transport())
+    def __init__(self, spec: RunSpec, steps: Sequence[Step], job: Inside) -> None:
+        super().__init__(StepTransport(steps, spec))
         self._steps = steps
         self._job = job
         self.run_suffix = job.run_suffix
@@ -126,7 +126,7 @@ def reach(spec: RunSpec, cluster: Cluster) -> StepReach:
         raise UsageError("the nodes of a Slurm job are reached from within it alone")
     sharing = [part.cluster for part in parts_of(spec, cluster) if part.role.with_]
     steps = [Step(spec, nodes, job.allocation.job, _say, job.advice) for nodes in (cluster, *sharing)]
-    return StepReach(steps, job)
+    return StepReach(spec, steps, job)
 
 
 def _say(text: str) -> None:

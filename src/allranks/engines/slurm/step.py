@@ -23,16 +23,14 @@ from allranks.agent.files import open_left
 from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.slurm_jobs import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
-from allranks.engines.command_transport import die_with_the_controller
-from allranks.engines.dialled import ANY, DialledTransport, Listener, Refuse, Seat
+from allranks.engines.dialled import ANY, DialledTransport, Listener, Refuse, Seat, Seating
 from allranks.findings import Finding, Where
 from allranks.gang.agent_archive import NO_PYTHON as NO_PYTHON_LINE
 from allranks.gang.agent_archive import boot_script, payload
-from allranks.gang.transport import Client, NodeHungUp
+from allranks.gang.transport import Client, NodeHungUp, die_with_the_controller
 from allranks.plan.slurm_commands import pyxis_options, step_command, step_environment
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader, DialHeader, Header
-from allranks.protocol.orders import Order
 from allranks.settings import RunSpec
 
 from . import jobs
@@ -62,10 +60,6 @@ class Step:
         self._from = 0  # what stands before it was said to a start before ours
         self._finishing = False
         self._on_end: Callable[[], None] = lambda: None
-
-    def transport(self) -> StepTransport:
-        """Return how the nodes are reached."""
-        return StepTransport(self, self._spec)
 
     @property
     def started(self) -> bool:
@@ -180,21 +174,26 @@ class Step:
 
 
 class StepTransport(DialledTransport):
-    """Channels over the connections of a step's tasks; the step starts with the first that is wanted."""
+    """Channels over the connections of tasks; a step starts with the first that is wanted.
 
-    def __init__(self, step: Step, spec: RunSpec) -> None:
-        super().__init__(step.listener, step.ranks, spec.launch.agent_python, spec.launch.python)
-        self._step = step
+    There is one step, and one more for each role that shares the nodes of another.
+    """
+
+    def __init__(self, steps: Sequence[Step], spec: RunSpec) -> None:
+        seats = {name: Seating(step.listener, task) for step in steps for name, task in step.ranks.items()}
+        super().__init__(seats, spec.launch.agent_python, spec.launch.python)
+        self._steps = {name: step for step in steps for name in step.ranks}
 
     def described(self, node: Node) -> list[str]:
         """Return the command that starts all agents, its script left out."""
-        return [*self._step.argv()[:-1], "<boot script>"]
+        return [*self._steps[node.name].argv()[:-1], "<boot script>"]
 
     async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
         """Return the node's connection; None as soon as srun says that it will not come."""
         assert isinstance(header, AgentHeader), "the nodes of a step are not swept"
-        if not self._step.started:
-            self._step.start(header)
+        step = self._steps[node.name]
+        if not step.started:
+            step.start(header)
         deadline = time.monotonic() + seconds
         while True:
             left = min(LOOK, deadline - time.monotonic())
@@ -202,24 +201,25 @@ class StepTransport(DialledTransport):
             try:
                 client = await super().connect(node, header._replace(engine=True), max(0.05, left))
             except NodeHungUp:
-                if node.name not in self._step.at_fault():  # else srun has said why, and ends the step
+                if node.name not in step.at_fault():  # else srun has said why, and ends the step
                     raise
-            if client is not None or self._step.ended or time.monotonic() >= deadline:
+            if client is not None or step.ended or time.monotonic() >= deadline:
                 return client
-            if node.name in self._step.at_fault():
+            if node.name in step.at_fault():
                 return None
 
     def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
         """Say why a node did not come: in srun's own words, where it has any."""
-        blamed = self._step.at_fault()
+        step = self._steps[node.name]
+        blamed = step.at_fault()
         place = Where(node=node.name)
-        lines = error_lines(self._step.output())
+        lines = error_lines(step.output())
         if node.name in blamed:
-            return task_failed(node.name, blamed[node.name], False, lines[-3:], self._step.advice)
-        if self._step.ended and blamed:
+            return task_failed(node.name, blamed[node.name], False, lines[-3:], step.advice)
+        if step.ended and blamed:
             text = f"{node.name} did not start: the step ended because of {', '.join(sorted(blamed))}"
             return Finding("slurm-config", "skipped", text, "", place)
-        if self._step.ended:
+        if step.ended:
             last_line = lines[-1] if lines else "it said nothing"
             text = f"{node.name} did not answer before srun ended: {last_line[:300]}"
             return Finding("slurm-config", "fail", text, "see srun.log in the run directory", place, lines[-3:])
@@ -232,51 +232,6 @@ class StepTransport(DialledTransport):
             f"--connect-timeout",
             place,
         )
-
-
-class StepsTransport:
-    """Channels to the nodes of several steps: a role that shares the nodes of another one has a step of its own."""
-
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self._transports: dict[str, StepTransport] = {}
-        for step in steps:
-            self._transports.update(dict.fromkeys(step.ranks, step.transport()))
-
-    async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
-        """See StepTransport, as the next."""
-        return await self._transports[node.name].connect(node, header, seconds)
-
-    def described(self, node: Node) -> list[str]:
-        """Return the command that starts the step of a node."""
-        return self._transports[node.name].described(node)
-
-    def opening(self, node: Node) -> bytes:
-        """Return what is written first."""
-        return self._transports[node.name].opening(node)
-
-    def read_there(self, node: Node, order: Order) -> Order:
-        """Return what the node reads of an order."""
-        return self._transports[node.name].read_there(node, order)
-
-    def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
-        """Return why the node's process ended."""
-        return self._transports[node.name].failure(node, stdout, stderr, code)
-
-    def not_started(self, node: Node, error: Exception) -> Finding:
-        """Return why no channel could be started."""
-        return self._transports[node.name].not_started(node, error)
-
-    def mute(self, node: Node, seconds: float) -> Finding:
-        """Return the finding on a node whose agent said nothing."""
-        return self._transports[node.name].mute(node, seconds)
-
-    def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
-        """Return the finding on a node that did not answer."""
-        return self._transports[node.name].silence(node, seconds, stderr)
-
-    def retry(self, node: Node, stderr: str) -> bool:
-        """Return whether the same again may well succeed."""
-        return self._transports[node.name].retry(node, stderr)
 
 
 def _admit(seats: dict[int, Seat], hello: HelloControl, address: str) -> int:
