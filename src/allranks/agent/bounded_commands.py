@@ -23,7 +23,7 @@ POLL = 0.05  # seconds between two looks whether it has ended, where its pipes d
 
 
 class EndedCommand(NamedTuple):
-    """How a command ended, and the first bytes of its output; `code` None: it took too long and was killed."""
+    """How a command ended, and some bytes of its output; `code` None: it took too long and was killed."""
 
     code: Optional[int]
     out: bytes
@@ -37,10 +37,13 @@ def run_command(
     env: Optional[Mapping[str, str]] = None,
     cwd: Optional[str] = None,
     text: str = "",
+    kept_fd: Optional[int] = None,
 ) -> EndedCommand:
-    """Run a command with a text on standard input; keep `limit` bytes of each output. Raise OSError, ValueError."""
+    """Run a command with a text on standard input; keep `limit` bytes of each output. Raise OSError, ValueError.
+
+    `kept_fd` is a descriptor that it inherits. The bytes are the first, or of a negative `limit` the last."""
     deadline = time.monotonic() + seconds
-    with _temporary_file() if text else open(os.devnull, "rb") as stdin:
+    with temporary_file() if text else open(os.devnull, "rb") as stdin:
         if text:
             stdin.write(text.encode())
             stdin.seek(0)
@@ -52,6 +55,7 @@ def run_command(
             cwd=cwd,
             start_new_session=True,
             env=None if env is None else dict(env),
+            pass_fds=() if kept_fd is None else (kept_fd,),
             bufsize=0,
         )
     assert child.stdout is not None and child.stderr is not None
@@ -62,7 +66,8 @@ def run_command(
     return EndedCommand(code, out, err)
 
 
-def _temporary_file() -> IO[bytes]:
+def temporary_file() -> IO[bytes]:
+    """Make a file without a name."""
     import tempfile  # late: 2 ms, and few commands are given a text
 
     return tempfile.TemporaryFile()
@@ -94,7 +99,11 @@ def _take(fd: int, kept: bytearray, limit: int) -> bool:
         data = os.read(fd, 65536)
     except BlockingIOError:
         return True
-    kept += data[: max(0, limit - len(kept))]
+    if limit < 0:
+        kept += data
+        del kept[:limit]
+    else:
+        kept += data[: limit - len(kept)]
     return bool(data)
 
 

@@ -11,21 +11,17 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
-import subprocess
 import sys
-import time
 from typing import Dict, Optional, Sequence
 
 from allranks.protocol.records import NamedTuple
 
-from .bounded_commands import end_group
+from .bounded_commands import EndedCommand, run_command, temporary_file
 from .files import find_program
 
 SECONDS = 25.0
 TAIL = 2000  # characters of its last words
 PLACES = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
-POLL = 0.05  # seconds: programs that it leaves in the background keep its pipes open
 DUMP = "import os, sys, json; os.fdopen(int(sys.argv[1]), 'wb').write(json.dumps(dict(os.environ)).encode())"
 
 # Bash runs the handlers' own commands under DEBUG too, so the last command but one is the one that failed. `$_`, which
@@ -109,109 +105,42 @@ def run_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[str
     bash = find_bash(environment)
     if bash is None:
         return PreludeResult(None, "--prelude needs bash, which is not on PATH of this node")
-    run = _Run(bash, prelude, environment, workdir)
-    try:
-        finished = run.follow()
-    finally:
-        run.close()
-    return _read(run, finished)
-
-
-def find_bash(environment: Dict[str, str]) -> Optional[str]:
-    """Find the first bash on the node's PATH, else where distributions have it."""
-    bash = find_program("bash", path=environment.get("PATH", os.defpath))
-    return bash or next((place for place in PLACES if os.access(place, os.X_OK)), None)
-
-
-class _Run:
-    """A bash with the prelude in it; what it says is kept, of its words the last."""
-
-    def __init__(self, bash: str, prelude: str, environment: Dict[str, str], workdir: Optional[str]) -> None:
-        self.reports, report_end = os.pipe()
+    with temporary_file() as reports:
         variables = {
-            "ALLRANKS_FD": str(report_end),
+            "ALLRANKS_FD": str(reports.fileno()),
             "ALLRANKS_TEXT": "".join(prelude.split()),
             "ALLRANKS_TRAPS": TRAPS,
             "ALLRANKS_PYTHON": sys.executable,
             "ALLRANKS_DUMP": DUMP,
         }
-        try:
-            self.process = subprocess.Popen(
-                ["bash", "-c", FIRST + prelude + LAST],
-                executable=bash,
-                env={**environment, **variables},
-                cwd=workdir if workdir and os.path.isdir(workdir) else None,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=[report_end],
-                start_new_session=True,
-                bufsize=0,
-            )
-        finally:
-            os.close(report_end)
-        assert self.process.stdout is not None and self.process.stderr is not None
-        self.output, self.errors = self.process.stdout.fileno(), self.process.stderr.fileno()
-        self.data = {self.reports: bytearray(), self.output: bytearray(), self.errors: bytearray()}
-
-    def follow(self) -> bool:
-        """Read until it has ended; False where that took too long, and it was killed."""
-        deadline = time.monotonic() + SECONDS
-        with selectors.DefaultSelector() as selector:
-            for fd in self.data:
-                os.set_blocking(fd, False)
-                selector.register(fd, selectors.EVENT_READ)
-            while True:
-                ended = self.process.poll() is not None
-                ready = selector.select(0 if ended else POLL)
-                for key, _ in ready:
-                    if not self._take(key.fd):
-                        selector.unregister(key.fd)
-                if ended and not ready:
-                    return True
-                if time.monotonic() > deadline:
-                    end_group(self.process)
-                    return False
-
-    def _take(self, fd: int) -> bool:
-        try:
-            data = os.read(fd, 65536)
-        except BlockingIOError:
-            return True
-        self.data[fd] += data
-        if fd != self.reports:
-            del self.data[fd][: -4 * TAIL]
-        return bool(data)
-
-    def close(self) -> None:
-        """Close the pipes."""
-        os.close(self.reports)
-        for pipe in (self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
-
-    def last_words(self) -> str:
-        """Return the end of its standard error, else of its standard output."""
-        for fd in (self.errors, self.output):
-            text = bytes(self.data[fd]).decode("utf-8", "replace").strip()
-            if text:
-                return text[-TAIL:]
-        return ""
+        where = workdir if workdir and os.path.isdir(workdir) else None
+        words = [bash, "-c", FIRST + prelude + LAST]
+        ended = run_command(words, SECONDS, -4 * TAIL, {**environment, **variables}, where, kept_fd=reports.fileno())
+        reports.seek(0)
+        return _read(ended, reports.read())
 
 
-def _read(run: _Run, finished: bool) -> PreludeResult:
-    *fields, rest = bytes(run.data[run.reports]).split(b"\0")
+def find_bash(environment: Dict[str, str]) -> Optional[str]:
+    """Name the bash of the node's PATH, else find it where distributions have it."""
+    if find_program("bash", path=environment.get("PATH", os.defpath)):
+        return "bash"
+    return next((place for place in PLACES if os.access(place, os.X_OK)), None)
+
+
+def _read(ended: EndedCommand, said: bytes) -> PreludeResult:
+    *fields, rest = said.split(b"\0")
     words = [field.decode("utf-8", "replace") for field in fields]
     rows = [words[at : at + 5] for at in range(0, len(words), 5)]
     reports = [PreludeFailure(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in rows if len(row) == 5]
-    last_words = run.last_words()
-    if not finished:
+    printed = (output.decode("utf-8", "replace").strip() for output in (ended.err, ended.out))
+    last_words = next(filter(None, printed), "")[-TAIL:]
+    if ended.code is None:
         return PreludeResult(None, _with("the prelude did not finish within %g s" % SECONDS, last_words))
     failed = [report for report in reports if report.kind == "failed" or not _ends_in_condition(report.source)]
     if failed:
         return PreludeResult(None, _with(_sentence(failed[0]), last_words))
     if not rest:
-        how = "the prelude ended with code %d before its environment could be read" % (run.process.returncode or 0)
+        how = "the prelude ended with code %d before its environment could be read" % ended.code
         return PreludeResult(None, _with(how, last_words))
     remarks = [_with(_sentence(report), last_words) for report in reports]
     return PreludeResult(json.loads(rest.decode()), "", remarks)
