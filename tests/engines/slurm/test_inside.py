@@ -62,10 +62,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     def ask(job: SlurmJob, printed: str, batch: bool = True, parent: str = "/bin/bash job.sh") -> Finding | None:
         monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
         monkeypatch.setattr(inside_module, "command_of", lambda pid: parent)
-        engine = Inside(allocation(batch))
-        engine.printed = lambda: printed
+        engine = Inside(Any, allocation(batch))
+        monkeypatch.setattr(engine, "printed", lambda: printed)
         monkeypatch.setattr(engine, "_look", lambda: job)
-        return engine.finding(stopped=True)
+        return engine.finding(is_stopped=True)
 
     return ask
 
@@ -185,10 +185,10 @@ def test_a_short_kill_wait_is_said_with_what_helps_there(
 ) -> None:
     monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
     monkeypatch.setattr(inside_module.jobs, "batch_script", lambda job: "#!/bin/sh\n#SBATCH -N2 # --signal=USR1\n")
-    (note,) = Inside(where, stop_grace=30.0).remarks()
+    (note,) = Inside(Any, where, stop_grace=30.0).remarks()
     assert "6 s" in note and all(text in note for text in says), note
     assert not any(text in note for text in says_not), note
-    assert Inside(where, stop_grace=4.0).remarks() == []
+    assert Inside(Any, where, stop_grace=4.0).remarks() == []
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_script_that_has_a_signal_is_not_asked_for_one(
     monkeypatch.setattr(inside_module.jobs, "batch_script", lambda job: script)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    (note,) = Inside(allocation(), stop_grace=30.0).remarks()
+    (note,) = Inside(Any, allocation(), stop_grace=30.0).remarks()
     assert "scancel leaves" in note and "--signal" not in note and "time limit" not in note
 
 
@@ -220,9 +220,9 @@ def test_the_fix_of_a_time_limit_names_an_option_that_is_there(
     monkeypatch: pytest.MonkeyPatch, where: Allocation, option: str
 ) -> None:
     monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
-    engine = Inside(where)
+    engine = Inside(Any, where)
     monkeypatch.setattr(engine, "_look", lambda: SlurmJob("7", "TIMEOUT", limit="00:01:00"))
-    finding = engine.finding(stopped=True)
+    finding = engine.finding(is_stopped=True)
     assert finding is not None and option in finding.remedy
     assert ("SIGTERM comes --stop-grace before the end" in finding.remedy) is where.made_by_allranks
 
@@ -233,10 +233,11 @@ def test_an_announced_end_is_told_by_when_it_was_announced(
 ) -> None:
     """Ranks may take minutes to end: the limit is nearer then than when Slurm sent its signal."""
     now = time.time()
-    engine = Inside(allocation(), warned_t=now + 30 + announced)
+    engine = Inside(Any, allocation())
+    engine.warned_t = now + 30 + announced
     end = datetime.fromtimestamp(now + 30).isoformat()
     monkeypatch.setattr(engine, "_look", lambda: SlurmJob("7", "RUNNING", end=end))
-    finding = engine.finding(stopped=True)
+    finding = engine.finding(is_stopped=True)
     assert finding is not None and words in finding.message
 
 
@@ -272,7 +273,7 @@ def test_ranks_have_what_slurm_leaves_them(
     now = datetime.fromtimestamp(time.time()).isoformat()
     known = replace(job, preempt_time=now, grace_time=10) if job.preempted else job
     monkeypatch.setattr(inside_module.jobs, "look", lambda number: known)
-    left = Inside(allocation()).time_left()
+    left = Inside(Any, allocation()).time_left()
     assert (left and round(left.seconds)) == seconds
 
 

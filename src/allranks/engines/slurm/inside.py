@@ -10,14 +10,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from allranks.agent.processes import command_of
-from allranks.cluster.slurm_allocation import MADE_BY_ALLRANKS, Allocation, read_allocation
+from allranks.cluster.slurm_allocation import Allocation
 from allranks.diagnose.slurm_jobs import (
+    LIMIT,
     Advice,
     Origin,
     SlurmJob,
@@ -31,7 +29,7 @@ from allranks.diagnose.slurm_jobs import (
 )
 from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding
-from allranks.gang.transport import TimeLeft
+from allranks.gang.transport import NodeReach, TimeLeft, Transport
 from allranks.plan.render.slurm import run_suffix, warning
 from allranks.plan.slurm_commands import WARNING_SIGNAL, asks_for_signal
 from allranks.runs.directory import RunDirectory
@@ -46,22 +44,39 @@ LINGER = 3600.0  # seconds, the longest GraceTime that is waited for
 LOOK_EVERY = 5.0
 
 
-@dataclass
-class Inside:
-    """One controller's job. `warned_t` is when Slurm announced the end; `printed` gives what our step has printed,
-    `step_end` why it ended before the run did."""
+def advice_for(allocation: Allocation, stop_grace: float) -> Advice:
+    """Return what the owner of a job can change, in the words of how it was started."""
+    origin = Origin.SCRIPT if allocation.batch else Origin.SHELL
+    return Advice(Origin.ALLRANKS if allocation.made_by_allranks else origin, warning(stop_grace))
 
-    SIGNAL: ClassVar[int] = getattr(signal, f"SIG{WARNING_SIGNAL}")
 
-    allocation: Allocation
-    warned_t: float | None = None
-    printed: Callable[[], str] = str
-    step_end: Callable[[], Finding | None] = lambda: None
-    stop_grace: float = 30.0
+class Inside(NodeReach):
+    """How nodes are reached that Slurm may take back: at the time limit, by a preemption, by scancel.
+
+    `warned_t` is when Slurm announced the end.
+    """
+
+    warning_signal = getattr(signal, f"SIG{WARNING_SIGNAL}")
+
+    def __init__(self, transport: Transport, allocation: Allocation, stop_grace: float = 30.0) -> None:
+        super().__init__(transport)
+        self.allocation = allocation
+        self.run_suffix = run_suffix(allocation.job)
+        self.warned_t: float | None = None
+        self._stop_grace = stop_grace
+        self._advice = advice_for(allocation, stop_grace)
+
+    def printed(self) -> str:
+        """Return what our steps have printed."""
+        return ""
+
+    def step_end(self) -> Finding | None:
+        """Return why a step ended before the run did."""
+        return None
 
     @property
     def document(self) -> Document:
-        """Where the run is, as run.json's `slurm` has it."""
+        """Return where the run is, as run.json's `slurm` has it."""
         job = self.allocation
         return {"job": job.job, "batch": job.batch, "restarts": job.restarts, "nodes": list(job.nodes)}
 
@@ -77,50 +92,39 @@ class Inside:
             return None
         return before[-1]
 
-    @property
-    def run_suffix(self) -> str:
-        """What a run directory that is made here has behind its name."""
-        return run_suffix(self.allocation.job)
-
     def announce(self, run: RunDirectory) -> None:
         """Say in the job's comment where the run directory is; in a thread, as slurmctld may take its time."""
         words = (self.allocation.job, str(run.path.absolute()))
         threading.Thread(target=jobs.set_comment, args=words, name="comment", daemon=True).start()
 
-    @property
-    def advice(self) -> Advice:
-        """What the owner of this job can change, in the words of how it was started."""
-        origin = Origin.SCRIPT if self.allocation.batch else Origin.SHELL
-        return Advice(Origin.ALLRANKS if self.allocation.made_by_allranks else origin, warning(self.stop_grace))
-
     def remarks(self) -> list[str]:
         """Say where Slurm gives ranks less time than asked for."""
         wait = jobs.kill_wait()
-        if wait is None or self.stop_grace <= wait - MARGIN:
+        if wait is None or self._stop_grace <= wait - MARGIN:
             return []
-        seconds = f"ranks {wait} s to save (Slurm's KillWait), not the {self.stop_grace:g} s of --stop-grace"
+        seconds = f"ranks {wait} s to save (Slurm's KillWait), not the {self._stop_grace:g} s of --stop-grace"
         short = f"leaves {seconds}"
         both = f"scancel and the time limit leave {seconds}"
-        origin = self.advice.origin
+        origin = self._advice.origin
         if origin is Origin.ALLRANKS:
             return [f"scancel {short}. `allranks stop` gives them all of it"]
         if origin is Origin.SCRIPT and asks_for_signal(jobs.batch_script(self.allocation.job), os.environ):
             return [f"scancel {short}. `allranks stop` gives them all of it"]
         if origin is Origin.SCRIPT:
-            return [f"{both}. {self.advice.warning}"]
+            return [f"{both}. {self._advice.warning}"]
         return [f"{both}. With `salloc --signal=USR1@60` ranks get SIGUSR1 before the limit"]
 
-    def warning(self) -> None:
+    def warned(self) -> None:
         """Note that Slurm has announced the end."""
         self.warned_t = time.time()
 
-    def linger(self) -> None:
+    def linger(self, cause: str) -> None:
         """Stay after the orderly end before a preemption.
 
         Slurm puts back into the queue only a job that still runs when the GraceTime is over, and ends this process
         then (SIGTERM).
         """
-        if not self.allocation.batch:
+        if cause != LIMIT or not self.allocation.batch:
             return
         began = time.monotonic()
         while time.monotonic() - began < LINGER:
@@ -137,15 +141,15 @@ class Inside:
             return None
         return TimeLeft(max(0.0, given.seconds - MARGIN), f"Slurm's {given.source}")
 
-    def finding(self, stopped: bool) -> Finding | None:
+    def finding(self, is_stopped: bool) -> Finding | None:
         """Return Slurm's own reason for the end of the ranks; None where it has none."""
         job = self._look()
-        finding = self._of_the_job(job, stopped) if job is not None else None
+        finding = self._of_the_job(job, is_stopped) if job is not None else None
         return finding or self.step_end()
 
     def _of_the_job(self, job: SlurmJob, stopped: bool) -> Finding | None:
         """Find Slurm's reason. srun and slurmstepd know it better than slurmctld, whose state is COMPLETING."""
-        advice = self.advice
+        advice = self._advice
         printed = self.printed()
         if self.warned_t is not None:
             return warned(job, self.warned_t, advice)
@@ -189,12 +193,3 @@ def _end_of(output: str) -> str:
         return read_end(Path(output), LOG_TAIL).decode("utf-8", "replace")
     except (OSError, ValueError):
         return ""
-
-
-def inside(environ: MutableMapping[str, str], stop_grace: float) -> Inside | None:
-    """Return the job that we are in; None outside of one. Ranks do not see whose script it is."""
-    allocation = read_allocation(environ)
-    environ.pop(MADE_BY_ALLRANKS, None)
-    if allocation is None:
-        return None
-    return Inside(allocation, stop_grace=stop_grace)

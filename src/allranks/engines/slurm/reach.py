@@ -10,43 +10,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from allranks.cluster import Cluster
-from allranks.cluster.slurm_allocation import allocation_cluster, read_allocation, refuse_step, require_nodes
-from allranks.diagnose.slurm_jobs import LIMIT
+from allranks.cluster.slurm_allocation import (
+    MADE_BY_ALLRANKS,
+    Allocation,
+    allocation_cluster,
+    read_allocation,
+    refuse_step,
+    require_nodes,
+)
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang.roles import parts_of
-from allranks.gang.transport import BegunSession, NodeReach, TimeLeft
-from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document
+from allranks.gang.transport import BegunSession
 from allranks.settings import RunSpec
 from allranks.text import join_words
 
 from . import jobs
-from .inside import Inside, inside
+from .inside import Inside, advice_for
 from .step import Step, StepTransport
 
 
-class StepReach(NodeReach):
-    """Nodes that Slurm may take back: at the time limit, by a preemption, by scancel."""
+class StepReach(Inside):
+    """Nodes with an agent in a step of ours."""
 
-    warning_signal = Inside.SIGNAL
-
-    def __init__(self, spec: RunSpec, steps: Sequence[Step], job: Inside) -> None:
-        super().__init__(StepTransport(steps, spec))
+    def __init__(self, spec: RunSpec, steps: Sequence[Step], allocation: Allocation) -> None:
+        super().__init__(StepTransport(steps, spec), allocation, spec.limits.stop_grace)
         self._steps = steps
-        self._job = job
-        self.run_suffix = job.run_suffix
-        job.printed = self._output
-        job.step_end = self._step_end
-
-    @property
-    def document(self) -> Document:
-        """Return the job's fields of run.json."""
-        return self._job.document
-
-    def run_directory(self, runs_dir: str) -> RunDirectory | None:
-        """Return the directory of who submitted the job, or of its start before a requeue."""
-        return self._job.run_directory(runs_dir)
 
     def begin(self, session: BegunSession) -> None:
         """Say where srun's words go, who hears of a SIGTERM, and what Slurm will not give."""
@@ -56,53 +45,38 @@ class StepReach(NodeReach):
             step.listener.stopped = session.stop_from_afar
             step.listener.signalled = partial(_pass_signal, session, names)
             step.on_end(session.step_ended)
-        self._job.announce(session.run_dir)
-        for text in (*self._job.remarks(), *self._shared_nodes()):
+        self.announce(session.run_dir)
+        for text in (*self.remarks(), *self._shared_nodes()):
             session.say_note(text)
 
-    def _output(self) -> str:
+    def printed(self) -> str:
+        """Return what the steps have printed."""
         return "".join(step.output() for step in self._steps)
 
-    def _step_end(self) -> Finding | None:
+    def step_end(self) -> Finding | None:
+        """Return why a step ended before the run did."""
         return next(filter(None, (step.end_finding() for step in self._steps)), None)
 
     def _shared_nodes(self) -> list[str]:
-        number = self._job.allocation.job
+        number = self.allocation.job
         shared = [name for name in self._steps[0].ranks if not is_ours(number, name)]
         if not shared:
             return []
         names = join_words(shared)
         return [f"another allranks run of job {number} has {names} too. With --nodes N a run takes free nodes first"]
 
-    def warned(self) -> None:
-        """Slurm has announced the end."""
-        self._job.warning()
-
-    def time_left(self) -> TimeLeft | None:
-        """Return how long Slurm leaves the ranks; None where the job goes on."""
-        return self._job.time_left()
-
-    def finding(self, is_stopped: bool) -> Finding | None:
-        """Return Slurm's own reason for the end of the ranks."""
-        return self._job.finding(is_stopped)
-
     def against_retry(self) -> str:
         """Return why the nodes cannot have another attempt."""
-        if self._step_end() is None:
+        if self.step_end() is None:
             return ""
         return "Slurm's step has ended, and with it the way to the nodes"
 
     def refuse_requeue(self) -> str:
         """Take the batch job's right to be put back into the queue."""
-        allocation = self._job.allocation
+        allocation = self.allocation
         if not allocation.batch or not jobs.refuse_requeue(allocation.job):
             return ""
         return f"Slurm does not put job {allocation.job} back into the queue (scontrol update Requeue=0)"
-
-    def linger(self, cause: str) -> None:
-        """Stay until Slurm has put a preempted job back into the queue."""
-        if cause == LIMIT:
-            self._job.linger()
 
     def end(self) -> None:
         """End the steps."""
@@ -121,12 +95,14 @@ def find_nodes(spec: RunSpec, spares: int) -> Cluster:
 
 def reach(spec: RunSpec, cluster: Cluster) -> StepReach:
     """Return how the nodes of our allocation are reached."""
-    job = inside(os.environ, spec.limits.stop_grace)
-    if job is None:  # a saved run: a cluster of --slurm is made from the allocation
+    allocation = read_allocation(os.environ)
+    os.environ.pop(MADE_BY_ALLRANKS, None)  # ranks do not see whose script it is
+    if allocation is None:  # a saved run: a cluster of --slurm is made from the allocation
         raise UsageError("the nodes of a Slurm job are reached from within it alone")
     sharing = [part.cluster for part in parts_of(spec, cluster) if part.role.with_]
-    steps = [Step(spec, nodes, job.allocation.job, _say, job.advice) for nodes in (cluster, *sharing)]
-    return StepReach(spec, steps, job)
+    advice = advice_for(allocation, spec.limits.stop_grace)
+    steps = [Step(spec, nodes, allocation.job, _say, advice) for nodes in (cluster, *sharing)]
+    return StepReach(spec, steps, allocation)
 
 
 def _say(text: str) -> None:
