@@ -10,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from allranks.protocol.codec import SCHEMA, decode_parts, encode
+from allranks.protocol.jsontext import JsonObject
 
 from .regular import append, open_regular, read_objects, replacing
 
 NAME = "runs-directories.jsonl"
 ELSEWHERE = "runs-elsewhere.jsonl"
-MOST = 64  # directories that are kept; the file may have twice as many lines before it is written again
+MOST = 64  # lines that are kept; a file may have twice as many before it is written again
 SIZE_LIMIT = 1 << 20  # bytes of the file that are read
 
 
@@ -36,67 +37,49 @@ def state_directory(environ: Mapping[str, str]) -> Path | None:
     return None
 
 
-def note_runs_directory(directory: Path, environ: Mapping[str, str]) -> None:
-    """Add a directory to the list, unless it is there; nothing where the list cannot be written."""
+def _read(name: str, environ: Mapping[str, str]) -> list[JsonObject]:
+    folder = state_directory(environ)
+    if folder is None:
+        return []
+    with contextlib.suppress(OSError), open_regular(folder / name) as stream:
+        return list(read_objects(stream.read(SIZE_LIMIT)))
+    return []
+
+
+def _add(name: str, environ: Mapping[str, str], record: JsonObject) -> None:
+    """Add a line, and of a long list keep the newest; nothing where the list cannot be written."""
     folder = state_directory(environ)
     if folder is None:
         return
-    path = str(directory.absolute())
+    lines = _read(name, environ)
     with contextlib.suppress(OSError, ValueError):
-        file = folder / NAME
-        lines = _paths_of(_read(file))
-        if path in lines:
-            return
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if len(lines) >= 2 * MOST:
-            _replace(file, [*_newest(lines), path])
+        if len(lines) < 2 * MOST:
+            append(folder / name, _line({"schema": SCHEMA, **record}))
             return
-        append(file, _line(path))
+        with replacing(folder / name) as stream:
+            stream.writelines([*map(_line, lines[1 - MOST :]), _line({"schema": SCHEMA, **record})])
+
+
+def _line(record: JsonObject) -> bytes:
+    return json.dumps(record).encode() + b"\n"
+
+
+def note_runs_directory(directory: Path, environ: Mapping[str, str]) -> None:
+    """Add a directory to the list, unless it is there."""
+    path = str(directory.absolute())
+    if path not in _directories(environ):
+        _add(NAME, environ, {"directory": path})
 
 
 def known_runs_directories(environ: Mapping[str, str]) -> list[Path]:
-    """List the directories that have had runs, the newest last. Those that have vanished are dropped from the list."""
-    folder = state_directory(environ)
-    if folder is None:
-        return []
-    file = folder / NAME
-    try:
-        lines = _paths_of(_read(file))
-    except OSError:
-        return []
-    paths = _newest(lines)
-    if len(paths) < len(lines):
-        with contextlib.suppress(OSError):
-            _replace(file, paths)
-    return [Path(path) for path in paths]
+    """List the directories that have had runs and are there, the newest last."""
+    return [Path(path) for path in dict.fromkeys(_directories(environ)) if os.path.isdir(path)][-MOST:]
 
 
-def _newest(paths: Iterable[str]) -> Sequence[str]:
-    """Return the newest directories that are there, each once."""
-    return [path for path in dict.fromkeys(paths) if os.path.isdir(path)][-MOST:]
-
-
-def _read(file: Path) -> bytes:
-    try:
-        with open_regular(file) as stream:
-            return stream.read(SIZE_LIMIT)
-    except FileNotFoundError:
-        return b""
-
-
-def _paths_of(data: bytes) -> list[str]:
-    """Return the absolute paths of the list."""
-    named = [line.get("directory") for line in read_objects(data)]
+def _directories(environ: Mapping[str, str]) -> list[str]:
+    named = [line.get("directory") for line in _read(NAME, environ)]
     return [path for path in named if isinstance(path, str) and os.path.isabs(path) and "\0" not in path]
-
-
-def _replace(file: Path, paths: Iterable[str]) -> None:
-    with replacing(file) as stream:
-        stream.writelines(_line(path) for path in paths)
-
-
-def _line(path: str) -> bytes:
-    return json.dumps({"schema": SCHEMA, "directory": path}).encode() + b"\n"
 
 
 class RunElsewhere(NamedTuple):
@@ -114,32 +97,11 @@ class RunElsewhere(NamedTuple):
 
 
 def note_run_elsewhere(run: RunElsewhere, environ: Mapping[str, str]) -> None:
-    """Add a run to the list; nothing where the list cannot be written."""
-    folder = state_directory(environ)
-    if folder is None:
-        return
-    with contextlib.suppress(OSError, ValueError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lines = [*runs_elsewhere(environ), run]
-        if len(lines) > 2 * MOST:
-            with replacing(folder / ELSEWHERE) as stream:
-                stream.writelines(map(_line_of_run, lines[-MOST:]))
-        else:
-            append(folder / ELSEWHERE, _line_of_run(run))
+    """Add a run to the list."""
+    _add(ELSEWHERE, environ, encode(run))
 
 
 def runs_elsewhere(environ: Mapping[str, str]) -> list[RunElsewhere]:
     """List the runs on other machines that were started from here, the newest last."""
-    folder = state_directory(environ)
-    if folder is None:
-        return []
-    try:
-        data = _read(folder / ELSEWHERE)
-    except OSError:
-        return []
-    runs = [decode_parts(RunElsewhere, line) for line in read_objects(data)]
+    runs = [decode_parts(RunElsewhere, line) for line in _read(ELSEWHERE, environ)]
     return [run for run in runs if run.run and run.host and os.path.isabs(run.directory)]
-
-
-def _line_of_run(run: RunElsewhere) -> bytes:
-    return json.dumps({"schema": SCHEMA, **encode(run)}).encode() + b"\n"
