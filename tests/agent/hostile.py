@@ -146,14 +146,6 @@ class Hostile:
         self._until(lambda: any(m["type"] == "hello" for m in self.controls))
         return self
 
-    def answer_of(self, token: str) -> Hostile:
-        """The connection by which the node answers a call: another view of the same node."""
-        self.control({"type": "call", "token": token})
-        other = object.__new__(Hostile)
-        other.__dict__.update(self.__dict__, socket=None, records=None, frames=[], number=0)
-        other.accept()
-        return other
-
     def hang_up(self) -> None:
         """The connection breaks."""
         if self.socket is not None:
@@ -173,16 +165,6 @@ class Hostile:
     def order(self, message: Message) -> None:
         """A message for the agent."""
         self.payload(b"D" + struct.pack(">I", self.number) + pack_json(message))
-
-    def bytes_for_agent(self, data: bytes) -> None:
-        """Anything at all on the agent's channel."""
-        self.payload(b"D" + struct.pack(">I", self.number) + data)
-
-    def until_control(self, kind: str) -> Message:
-        """The node's next control message of a kind."""
-        seen = len([m for m in self.controls if m["type"] == kind])
-        self._until(lambda: len([m for m in self.controls if m["type"] == kind]) > seen)
-        return [m for m in self.controls if m["type"] == kind][-1]
 
     def read(self) -> bool:
         """Takes in what has come; False once the node has hung up."""
