@@ -363,38 +363,14 @@ def test_other_commands(repo: Path, words: tuple[str, ...]) -> None:
 # -- links ---------------------------------------------------------------------------------------------
 
 
-def test_links_inside_travel_as_links(repo: Path) -> None:
-    inside = {"a": "train.py", "lib/up": "../train.py", "d": "lib", "lib/root": "..", "gone": "lib/no", "loop": "loop"}
-    for name, target in inside.items():
+def test_links_travel_as_links_wherever_they_lead(repo: Path) -> None:
+    links = {"a": "train.py", "lib/up": "../train.py", "d": "lib", "lib/root": "..", "gone": "lib/no", "loop": "loop",
+             "data": "/shared/data", "out": "../../x"}  # fmt: skip
+    for name, target in links.items():
         (repo / name).symlink_to(target)
     found = members(pack_tree(SPEC, str(repo)))
-    assert {n: m.linkname for n, m in found.items() if m.issym()} == inside
+    assert {n: m.linkname for n, m in found.items() if m.issym()} == links
     assert not any(n.startswith("d/") for n in found)
-
-
-@pytest.mark.parametrize("target", ["/etc/hostname", "..", "lib/../../x", "{root}/train.py", "hop/../.."])
-def test_a_link_that_leads_outside(repo: Path, target: str) -> None:
-    (repo / "hop").symlink_to("lib")
-    (repo / "way").symlink_to(target.format(root=repo))
-    said = refused(repo)
-    assert f"way -> {target.format(root=repo)}" in said and ".gitignore" in said
-    (repo / ".gitignore").write_text("way\n")
-    assert names(repo) == [".gitignore", "hop", "lib/model.py", "train.py"]
-
-
-def test_a_link_that_leads_outside_through_another(repo: Path, tmp_path: Path) -> None:
-    """As text it stays inside; followed, it does not."""
-    (repo / ".gitignore").write_text("out\n")
-    (repo / "out").symlink_to(tmp_path)
-    (repo / "way").symlink_to("out/file")
-    assert "way -> out/file" in refused(repo)
-
-
-def test_many_such_links_are_counted(plain: Path) -> None:
-    for number in range(25):
-        (plain / f"way-{number:02d}").symlink_to("/etc")
-    said = refused(plain)
-    assert "way-19" in said and "way-20" not in said and "… 25 in all" in said
 
 
 # -- too much ------------------------------------------------------------------------------------------

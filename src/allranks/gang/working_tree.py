@@ -24,7 +24,7 @@ from allranks.plan.launchers.training_command import read_training
 from allranks.protocol.run_facts import WorkingTree
 from allranks.runs.directory import CHECK_NAME
 from allranks.settings import RunSpec
-from allranks.text import format_size, list_first
+from allranks.text import format_size
 
 MOST_BYTES = 256 << 20
 MOST_FILES = 100_000
@@ -159,8 +159,7 @@ def _without_runs(names: set[str]) -> set[str]:
 
 
 def _measured(root: str, names: Iterable[str]) -> tuple[list[str], int]:
-    """Those that are there and are files or links; their bytes. Refuses what is too large or leads outside."""
-    outside: list[str] = []
+    """Those that are there and are files or links; their bytes. Refuses what is too large."""
     sizes: dict[str, int] = {}
     direct: dict[str, bool] = {}  # by folder: what lies behind a link is the link's affair
     for name in names:
@@ -174,22 +173,11 @@ def _measured(root: str, names: Iterable[str]) -> tuple[list[str], int]:
         is_link = stat.S_ISLNK(status.st_mode)
         if direct[folder] and (is_link or stat.S_ISREG(status.st_mode)):
             sizes[name] = 0 if is_link else status.st_size
-            outside += [name] if is_link and leads_outside(root, name) else []
-    if outside:
-        raise _outside(root, outside)
     if len(sizes) > MOST_FILES:
         raise _too_many(root)
     if sum(sizes.values()) > MOST_BYTES:
         raise _too_large(root, sizes)
     return list(sizes), sum(sizes.values())
-
-
-def _outside(root: str, names: list[str]) -> UsageError:
-    shown = list_first([_shown(f"{n} -> {os.readlink(os.path.join(root, n))}") for n in names], 4 * SHOWN)
-    return UsageError(
-        f"--sync: symbolic links that lead out of the tree cannot be shipped ({shown}). List them "
-        "in .gitignore, and give the program the path itself"
-    )
 
 
 def _too_large(root: str, sizes: dict[str, int]) -> UsageError:
@@ -204,14 +192,6 @@ def _too_large(root: str, sizes: dict[str, int]) -> UsageError:
 
 def _shown(name: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in name)
-
-
-def leads_outside(root: str, name: str) -> bool:
-    """Whether a link's target is absolute or outside of the root, read as text and as it is followed here."""
-    path = os.path.join(root, name)
-    target = os.readlink(path)
-    lexical = os.path.normpath(os.path.join(os.path.dirname(name), target))
-    return os.path.isabs(target) or lexical.split("/")[0] == ".." or not _is_inside(os.path.realpath(path), root)
 
 
 def _is_inside(path: str, root: str) -> bool:
