@@ -32,7 +32,7 @@ SCRIPT = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent
          "print(json.dumps(collect(decode(SetupOrder, json.loads(sys.argv[2])))))"  # fmt: skip
 PARTS = {
     "hostname", "own_name", "interfaces", "interpreter", "workdir", "script", "shm", "disk", "gpus", "nccl",
-    "logind", "identity", "cpu", "mem", "load", "data", "t", "monotonic",
+    "logind", "identity", "scheduler", "cpu", "mem", "load", "data", "t", "monotonic",
 }  # fmt: skip
 
 
@@ -447,3 +447,19 @@ def test_the_places_of_the_facts_are_not_written(tmp_path: Path) -> None:
     collected({"workdir": str(tmp_path), "node_dir": str(tmp_path), "command": ["true"]})
     assert sorted(p.name for p in tmp_path.iterdir()) == before
     assert stat.S_ISDIR(tmp_path.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("environ", "cgroup", "name", "job"),
+    [
+        ({"SLURM_JOB_ID": "88123"}, "0::/user.slice", "slurm", "88123"),
+        ({}, "0::/system.slice/slurmstepd.scope/job_77/step_0/user/task_0", "slurm", "77"),
+        ({}, "9:memory:/slurm/uid_1000/job_1234567/step_batch", "slurm", "1234567"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "0::/", "kubernetes", socket.gethostname()),
+        ({}, "0::/kubepods/burstable/pod1b2c/4d5e", "kubernetes", socket.gethostname()),
+        ({"SLURM_JOB_ID": "9", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "0::/kubepods/x", "slurm", "9"),
+        ({}, "0::/user.slice/user-0.slice/session-1.scope", "none", ""),
+    ],
+)
+def test_who_started_a_node(environ: dict[str, str], cgroup: str, name: str, job: str) -> None:
+    assert facts.scheduler(environ, cgroup) == (name, job)

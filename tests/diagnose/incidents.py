@@ -84,6 +84,8 @@ class PlainFields(NamedTuple):
     local_nodes: frozenset[str] = frozenset()
     is_slurm: bool = False
     is_joined: bool = False
+    schedulers: Mapping[str, str] = {}
+    jobs: Mapping[str, str] = {}
     withheld: tuple[str, ...] = ()
 
 

@@ -14,11 +14,13 @@ from tests.diagnose.incidents import fault, lost, rank_end
 from allranks.diagnose.causes import CAUSES, likeliest
 from allranks.diagnose.exceptions import ExceptionLink, Raised
 from allranks.diagnose.incident import Incident, RankEnd
+from allranks.diagnose.recorded import fold
 from allranks.diagnose.rules.failures import FailureRole, alike, failures
 from allranks.diagnose.verdict import judge
 from allranks.diagnose.words import last_lines, name_ranks, numbers
 from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import encode
+from allranks.protocol.run_facts import NodeFactsKept, Stamped
 
 T = 1_800_000_000.0
 NODES = {"h1": (0, 1), "h2": (2, 3)}
@@ -397,3 +399,34 @@ def test_any_incident_gets_a_sound_verdict(
     assert "\n" not in found.finding.message and len(found.finding.message) < 700
     assert len(found.finding.evidence) <= 3 and 0 < found.confidence <= 1
     assert found.finding.where.rank not in found.victims
+
+
+# -- who gave the nodes of a joined run ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schedulers", "jobs", "named", "not_named"),
+    [
+        ({"h1": "slurm", "h2": "slurm"}, {"h1": "88123", "h2": "88124"}, "`sacct -j 88124 ", "kubectl"),
+        ({"h1": "kubernetes", "h2": "kubernetes"}, {"h1": "w-0", "h2": "w-1"}, "`kubectl describe pod w-1`", "sacct"),
+        ({"h1": "none", "h2": "none"}, {}, "journalctl", "ask the scheduler"),
+        ({}, {}, "ask the scheduler where there is one: `sacct", "(of a run"),  # nodes of an older version
+    ],
+)
+def test_a_fix_on_joined_nodes_names_the_scheduler_that_they_have(
+    schedulers: dict[str, str], jobs: dict[str, str], named: str, not_named: str
+) -> None:
+    found = verdict(signalled(2, 9, 9), is_joined=True, schedulers=schedulers, jobs=jobs)
+    assert found.cause == "rank-killed", found
+    assert named in found.finding.remedy and not_named not in found.finding.remedy, found.finding.remedy
+
+
+def test_a_job_that_a_node_names_stands_in_no_command_unless_it_is_a_name() -> None:
+    said = [NodeFactsKept(scheduler="slurm", job="1; rm -rf /"), NodeFactsKept(scheduler="slurm", job="88123")]
+    read = fold([Stamped(f"h{at}", T, None, fact) for at, fact in enumerate(said, 1)], 0, ("h1", "h2"))
+    assert (read.schedulers, read.jobs) == ({"h1": "slurm", "h2": "slurm"}, {"h2": "88123"})
+
+
+def test_nodes_reached_over_ssh_have_no_scheduler_of_their_own() -> None:
+    found = verdict(signalled(2, 9, 9), schedulers={"h1": "slurm", "h2": "slurm"}, jobs={"h2": "7"})
+    assert "sacct" not in found.finding.remedy

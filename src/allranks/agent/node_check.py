@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import pwd
+import re
 import socket
 import time
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
@@ -26,6 +27,7 @@ from allranks.protocol.facts import (
     Memory,
     NcclFacts,
     PathFacts,
+    Scheduler,
     SharedMemory,
     TargetFacts,
 )
@@ -172,6 +174,7 @@ def _parts(order: SetupOrder) -> List[FactPart]:
         FactPart("gpus", lambda: gpufacts.gpus(environ)),
         FactPart("logind", logind),
         FactPart("identity", _identity),
+        FactPart("scheduler", lambda: scheduler(os.environ, read_text("/proc/self/cgroup"))),
         FactPart("cpu", lambda: len(os.sched_getaffinity(0))),
         FactPart("mem", _memory),
         FactPart("load", os.getloadavg),
@@ -313,6 +316,17 @@ def _identity() -> Identity:
         user=_user(),
         hardware=read_text("/sys/class/dmi/id/product_uuid") or None,
     )
+
+
+def scheduler(environ: Mapping[str, str], cgroup: str) -> Scheduler:
+    """Tell who started this process, by its variables and its cgroup: slurmd, the kubelet, or neither."""
+    step = re.search(r"/slurm\S{0,80}/job_(\d{1,12})", cgroup)  # slurm cgroup plugins: …/uid_0/job_12, …scope/job_12
+    job = environ.get("SLURM_JOB_ID") or (step[1] if step else "")
+    if job:
+        return Scheduler("slurm", job)
+    if environ.get("KUBERNETES_SERVICE_HOST") or "/kubepods" in cgroup:
+        return Scheduler("kubernetes", _hostname())
+    return Scheduler("none")
 
 
 def _inode(path: str) -> Optional[int]:

@@ -86,7 +86,7 @@ _WORDS = {
         FixReader.ANYWHERE: " (torchrun: `--rdzv-endpoint {master}:0`)", **dict.fromkeys(_OF_RUNS, ""),
     },
 }  # fmt: skip
-# The same parts where logs alone tell what had started the ranks.
+# The same parts where logs or nodes tell what had started the ranks.
 _WORDS_OF_WORLD = {
     "ask_scheduler": {World.RAY: ", and `ray status`", World.SLURM: f", and {_SACCT}",
                       World.KUBERNETES: f", and {_KUBECTL}"},
@@ -178,7 +178,7 @@ def _with_words(text: str, reader: FixReader, worlds: Worlds) -> str:
     words = tools(worlds)
     for name, by_reader in _WORDS.items():
         words[name] = by_reader.get(reader, by_reader[FixReader.ANYWHERE])
-        if reader is FixReader.LOGS:
+        if reader in (FixReader.LOGS, FixReader.SCHEDULED):
             of_world = _WORDS_OF_WORLD.get(name, {})
             words[name] = next((part for world, part in of_world.items() if world in worlds), words[name])
     for _ in range(2):  # a word may hold the name of a tool

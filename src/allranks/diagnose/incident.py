@@ -104,6 +104,8 @@ class Incident:
     local_nodes: frozenset[str] = frozenset()  # nodes that are the launching machine
     is_slurm: bool = False  # a Slurm job has the nodes
     is_joined: bool = False  # each node was started from outside, by a scheduler perhaps
+    schedulers: Mapping[str, str] = field(default_factory=dict)  # of nodes that say: slurm, kubernetes or none
+    jobs: Mapping[str, str] = field(default_factory=dict)  # of Slurm, or pods, by node
     withheld: tuple[str, ...] = ()  # variables that are set here and that ranks on other hosts did not get
 
     def node_of(self, rank: int) -> str:

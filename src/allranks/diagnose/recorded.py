@@ -6,6 +6,7 @@ the ends of logs are added by `runs/recorded_incident.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -60,6 +61,7 @@ OF_AN_ATTEMPT = (
 )
 OF_AN_INCIDENT = (*OF_THE_RUN, *OF_AN_ATTEMPT)
 NOTHING = Incident()
+_JOB = r"[A-Za-z0-9][A-Za-z0-9.-]{0,120}"  # it stands in a command to paste, and a node has sent it
 COUNTED = ("warn", "fail")  # what is in order is not evidence of a failure
 
 
@@ -138,6 +140,8 @@ def fold(
         became={one.fact.rank: one.fact.program for one in of_kind(of_attempt, RankBecame)},
         memory={node: facts.memory for node, facts in kept.items() if facts.memory},
         deepspeed=next((facts.deepspeed for facts in kept.values() if facts.deepspeed), {}),
+        schedulers={node: facts.scheduler for node, facts in kept.items() if facts.scheduler},
+        jobs={node: facts.job for node, facts in kept.items() if re.fullmatch(_JOB, facts.job)},
     )
 
 

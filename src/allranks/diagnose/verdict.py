@@ -17,6 +17,7 @@ import enum
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from allranks.findings import SURE, EvidenceName, Finding, Verdict, Where, typed_here
 from allranks.text import group
@@ -32,7 +33,7 @@ from .rules.log_ends import ENDED, locate
 from .signatures import Sign
 from .values import find_value
 from .words import DECIDE_AT_START, name_ranks, short
-from .worlds import read_worlds
+from .worlds import read_worlds, worlds_of_schedulers
 
 CLEARLY = 0.1  # seconds: more than the clocks' error
 UNDECIDED = 0.45  # the most that an `unknown` has
@@ -117,8 +118,10 @@ def _on_run(incident: Incident) -> Verdict | None:
         return None
     texts = [text for e in incident.exits for text in _words_of(e)]
     worlds = read_worlds(texts)
+    if incident.is_joined:
+        worlds |= worlds_of_schedulers(incident.schedulers.values())
     reader = _reader(incident)
-    candidates = [_valued(replace(c, worlds=worlds), reader, lambda name: find_value(name, texts)) for c in candidates]
+    candidates = [_valued(replace(c, worlds=worlds), reader, partial(_value, incident, c, texts)) for c in candidates]
     chosen = choose(candidates)
     runners_up = _runners_up(candidates, chosen, reader)
     victims = _victims(incident, chosen)
@@ -164,6 +167,13 @@ def _valued(candidate: Candidate, reader: FixReader, value_of: Callable[[str], s
     return replace(candidate, values={**values, **candidate.values})
 
 
+def _value(incident: Incident, candidate: Candidate, texts: Sequence[str], name: str) -> str | None:
+    """Find a value that a fix needs: the job or the pod of the place, as its node has said, else what ranks wrote."""
+    if name in ("job", "pod") and incident.jobs:
+        return incident.jobs.get(candidate.where.node or "") or next(iter(incident.jobs.values()))
+    return find_value(name, texts)
+
+
 def _words_of(exit_record: RankEnd) -> tuple[str, ...]:
     """List what a rank said last: the end of its log and its exceptions."""
     if exit_record.raised is None:
@@ -175,7 +185,7 @@ def _reader(incident: Incident) -> FixReader:
     """Tell which commands the reader of the verdict on a run has."""
     if incident.is_slurm:
         return FixReader.SLURM
-    if incident.is_joined:
+    if incident.is_joined and set(incident.schedulers.values()) != {"none"}:
         return FixReader.SCHEDULED
     return FixReader.RUN
 

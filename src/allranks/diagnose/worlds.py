@@ -80,6 +80,14 @@ def read_worlds(texts: Iterable[str]) -> Worlds:
     return frozenset(found)
 
 
+_SCHEDULERS = {"slurm": World.SLURM, "kubernetes": World.KUBERNETES}
+
+
+def worlds_of_schedulers(names: Iterable[str]) -> Worlds:
+    """Give the worlds of what started the nodes, as they say."""
+    return frozenset(_SCHEDULERS[name] for name in names if name in _SCHEDULERS)
+
+
 # Names of tools and settings in a cause's text, where one accelerator has another one than NVIDIA's.
 # amd-smi: ROCm/amdsmi docs/how-to/amdsmi-cli-tool.md, HIP docs/how-to/debugging.rst. npu-smi, hccn_tool: CANN's command
 # references, torch_npu's environment variables. xpu-smi: intel/xpumanager docs/smi_user_guide.md, oneCCL's environment

@@ -171,7 +171,9 @@ class NodeState:
         self.plan_facts = read_facts(facts)
         addresses = tuple(outer_addresses(self.plan_facts))
         self.deepspeed = of_deepspeed(facts)
-        return NodeFactsKept(addresses, self.memory, gpu_count(self.plan_facts), self.deepspeed)
+        started_by = self.plan_facts.scheduler
+        gpus = gpu_count(self.plan_facts)
+        return NodeFactsKept(addresses, self.memory, gpus, self.deepspeed, started_by.name, started_by.job)
 
     def status(self, progress: Mapping[int, RankStatus]) -> NodeStatus:
         """Return the node's part of status.json; `progress` has the figures of the ranks that have shown any."""

@@ -49,6 +49,13 @@ class Identity(NamedTuple):
     hardware: Optional[str] = None
 
 
+class Scheduler(NamedTuple):
+    """Who started what runs on a node: `slurm`, `kubernetes` or `none`; `job` is its number, or the pod's name."""
+
+    name: str = ""
+    job: str = ""
+
+
 class NcclFacts(NamedTuple):
     """What may speak about NCCL's or Gloo's interfaces: variables, files by path in NCCL's order, plug-ins, devices."""
 

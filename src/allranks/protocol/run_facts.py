@@ -233,6 +233,8 @@ class NodeFactsKept(NamedTuple):
     memory: int = 0  # bytes
     gpus: int = 0
     deepspeed: Mapping[str, int] = {}  # numbers of accelerate's configuration
+    scheduler: str = ""  # slurm, kubernetes or none
+    job: str = ""  # its number, or the pod's name
 
 
 class NodesChecked(NamedTuple):

@@ -16,8 +16,8 @@ LAUNCHER = (
     "`allranks run`, `torchrun` or `accelerate launch`, under Slurm with srun"
 )
 HOST_NETWORK = (
-    "Run `ip -br addr` on every node. Start containers with `--network=host` (a pod: `hostNetwork: true`), or choose "
-    "the interface that links the nodes: --network CIDR, or `export {ifname}={interface} "
+    "Run `ip -br addr` on every node. Start containers with `--network=host`, and pods with hostNetwork. Or choose the "
+    "interface that links the nodes with --network CIDR, or run `export {ifname}={interface} "
     "GLOO_SOCKET_IFNAME={interface}`"
 )
 _RETRIED = "nothing answered there: is rank 0 running on that host, and does every node reach the address?"
