@@ -13,7 +13,7 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from allranks.findings import Finding
-from allranks.runs.documents import PreflightDocument
+from allranks.runs.documents import PreflightDocument, SuiteResult
 from allranks.text import cut, format_percent, format_rate, format_size_option, format_time
 
 from .checks_table import WORDS, Rows, counts
@@ -35,6 +35,7 @@ def environment() -> Environment:
     templates.filters.update(
         place="{:.1f}".format,  # in a drawing
         level=finding_level,
+        moment=moment,
         time=format_time,
         percent=format_percent,
         rate=format_rate,
@@ -71,6 +72,16 @@ def findings_of(findings: Iterable[Finding], except_for: str = "") -> list[Findi
     """List findings, failures first, without those whose message is shown elsewhere."""
     shown = [finding for finding in findings if finding.message not in ("", except_for)]
     return sorted(shown, key=lambda finding: ORDER.index(finding_level(finding)))[:FINDINGS]
+
+
+def test_level(result: SuiteResult) -> str:
+    """Say how a test or check ended: ok, warn or fail."""
+    if not result.ok:
+        return "fail"
+    return "warn" if any(finding.status == "warn" for finding in findings_of(result.findings)) else "ok"
+
+
+test_level.__test__ = False  # type: ignore[attr-defined]  # for pytest
 
 
 def finding_level(finding: Finding) -> str:

@@ -11,7 +11,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from markupsafe import Markup, escape
 
@@ -34,7 +34,7 @@ from .checks_table import WORDS, counts
 from .ledgerwords import goodput_words, ledger_rows
 from .linkmaps import link_map
 from .machines import addresses, facts_of, machine_groups, scheduler
-from .page import FINDINGS, LINES, environment, findings_of, moment, render
+from .page import FINDINGS, LINES, environment, findings_of, moment, render, test_level
 from .record import Excerpt, LogName, Record
 from .redact import Hidden
 from .timeline import PlottedNode, timeline
@@ -62,6 +62,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     own = [stamped for stamped in record.facts if not stamped.role]
     ledger = result.time_ledger or ledger_of(own, record.status)
     links_of, links = _links(record, list(nodes))
+    checks_summary, columns, checks, columns_left_out = _checks(record)
     return render(
         "run.html",
         script=Markup(script),
@@ -93,7 +94,11 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         links=links,
         links_of=links_of,
         tests=_tests(record),
-        checks=_checks(record),
+        checks_summary=checks_summary,
+        checks_columns=columns,
+        checks=checks,
+        columns_left_out=columns_left_out,
+        check_words=WORDS,
         texts=_texts(record.texts),
         logs=_logs(record.excerpts),
         logs_left_out=record.logs_left_out,
@@ -169,66 +174,35 @@ def _links(record: Record, names: Sequence[str]) -> tuple[str, str]:
     return "", ""
 
 
-@dataclass(frozen=True)
-class TestLine:
-    """A run of tests: of this run, or beside it."""
-
-    name: str
-    suite: str
-    word: str
-    level: str
-    nodes: str
-    when: str
-    text: str
-
-
-TestLine.__test__ = False  # type: ignore[attr-defined]  # for pytest
-
-
-def _tests(record: Record) -> list[TestLine]:
+def _tests(record: Record) -> list[tuple[SuiteResult, str, str]]:
+    """Give the tests of this run and beside it: each with its level, and what it says."""
     results = list(record.tests)
     if isinstance(record.result, SuiteResult) and record.result.suite:
         results.insert(0, replace(record.result, run=record.name))
-    return [_test(result) for result in results]
+    return [(result, test_level(result), _said(result)) for result in results]
 
 
-def _test(result: SuiteResult) -> TestLine:
-    found = findings_of(result.findings)
-    failures = [finding.message for finding in found if finding.status == "fail"]
-    warnings = [finding.message for finding in found if finding.status == "warn"]
-    word, level = ("PASS", "ok") if result.ok else ("FAIL", "fail")
-    if result.ok and warnings:
-        word, level = "warned", "warn"
-        failures = warnings
-    text = "; ".join(cut(message, 300) for message in failures[:FAILURES])
-    if len(failures) > FAILURES:
-        text += f" and {len(failures) - FAILURES} more"
-    nodes = cut(", ".join(result.nodes), 300)
-    return TestLine(result.run, result.suite, word, level, nodes, moment(result.started), text or result.meaning)
+def _said(result: SuiteResult) -> str:
+    """Give the first failures, or warnings where it has passed; else what that means."""
+    wanted = "warn" if result.ok else "fail"
+    messages = [cut(finding.message, 300) for finding in findings_of(result.findings) if finding.status == wanted]
+    text = "; ".join(messages[:FAILURES])
+    if len(messages) > FAILURES:
+        text += f" and {len(messages) - FAILURES} more"
+    return text or result.meaning
 
 
-@dataclass(frozen=True)
-class CheckTable:
-    """The rows of checks that are not all ok: of each node the word, and its status."""
-
-    count: int
-    summary: str
-    columns: list[str]
-    left_out: int
-    rows: list[tuple[str, list[tuple[str, str]]]]
-
-
-def _checks(record: Record) -> CheckTable:
+def _checks(record: Record) -> tuple[str, list[str], dict[str, Mapping[str, str]], int]:
+    """Give a summary, the nodes that have a column, the checks that are not all ok, and how many nodes are left out."""
     rows = {check: row for check, row in record.checks.items() if row}
     bad = {check: row for check, row in rows.items() if not set(row.values()) <= {"ok", "skipped"}}
     nodes = list(next(iter(rows.values()), {}))
     worst = [n for n in nodes if any(row.get(n) not in ("ok", "skipped") for row in bad.values())]
     shown = nodes if len(nodes) <= NODES else worst[:NODES]
-    summary = counts((), rows)
+    summary = counts((), rows) if rows else ""
     if bad:
         summary += ". The rows that are not all ok:"
-    cells = [(check, [(WORDS[row[n]], row[n]) for n in shown]) for check, row in bad.items()]
-    return CheckTable(len(rows), summary, shown, len(nodes) - len(shown), cells)
+    return summary, shown, bad, len(nodes) - len(shown)
 
 
 # -- logs ------------------------------------------------------------------------------------------
@@ -239,23 +213,16 @@ def _texts(texts: Mapping[str, str]) -> list[tuple[str, Markup]]:
     return [(file, escape(cut(text, share))) for file, text in texts.items()]
 
 
-@dataclass(frozen=True)
-class LogText:
-    """A log: its lines with their numbers; a number of 0 says how many lines are left out."""
+def _logs(excerpts: Sequence[Excerpt]) -> list[tuple[LogName, str, int, list[tuple[int, str]]]]:
+    """Give the name of each log, its size, its number of lines, and those that are shown.
 
-    log: LogName
-    size: str
-    count: int
-    lines: list[tuple[int, str]]
-
-
-def _logs(excerpts: Sequence[Excerpt]) -> list[LogText]:
+    A line whose number is 0 says how many are left out.
+    """
     share = BUDGET // max(1, len(excerpts))
-    logs = []
-    for log in excerpts:
-        name = log.log._replace(node=cut(log.log.node, 100))
-        logs.append(LogText(name, format_size(log.size), log.total, _lines(log, share)))
-    return logs
+    return [
+        (log.log._replace(node=cut(log.log.node, 100)), format_size(log.size), log.total, _lines(log, share))
+        for log in excerpts
+    ]
 
 
 def _lines(log: Excerpt, share: int) -> list[tuple[int, str]]:

@@ -15,7 +15,7 @@ from allranks.text import count_of, cut, format_ranks, plural
 
 from .ledgerwords import goodput_line, goodput_words
 from .machines import facts_of, machine_groups, scheduler
-from .page import findings_of
+from .page import findings_of, test_level
 from .record import Record
 from .redact import Hidden
 
@@ -25,6 +25,7 @@ GROUPS = 6  # of nodes that are alike
 FINDINGS = 6
 TESTS = 5
 WORDS = {"done": "done", "failed": "FAILED", "stopped": "stopped", "orphaned": "its controller has died"}
+ENDED = {"ok": "passed", "warn": "warned", "fail": "FAILED"}
 OF_A_NODE = ("system", "GPUs", "driver", "Python", "torch", "network", "RDMA ports")
 
 
@@ -130,12 +131,7 @@ def _tests(tests: Sequence[SuiteResult]) -> list[str]:
         return []
     lines = ["", "## Tests and checks of these nodes", ""]
     for tested in tests[:TESTS]:
-        outcome = "passed"
-        if not tested.ok:
-            outcome = "FAILED"
-        elif any(finding.status == "warn" for finding in findings_of(tested.findings)):
-            outcome = "warned"
-        lines.append(f"- {_line(tested.suite, 20)} {outcome}: {code(tested.run, 80)}")
+        lines.append(f"- {_line(tested.suite, 20)} {ENDED[test_level(tested)]}: {code(tested.run, 80)}")
     return lines
 
 
