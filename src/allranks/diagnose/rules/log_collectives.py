@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from allranks.findings import Where
 from allranks.text import group, plural
 
 from ..candidate import Candidate, Reading, Strength
 from ..exceptions import is_of_library
 from ..logs.ends import ends
+from ..logs.lines import LogLine
 from ..logs.sightings import Evidence, Sighting, quoted
 from ..signatures.c10d import DTYPES, OP, SHAPE, compare_calls
 from ..words import count_ranks, numbers, place_of_frame, short
@@ -322,6 +324,41 @@ def ranks_announced(evidence: Evidence) -> list[Candidate]:
     return [replace(candidate, strength=Strength.ROOT, confidence=0.8, message=message, remedy=remedy)]
 
 
+_SAID = re.compile(
+    r"\b[Rr]ank[ =:]{0,2}(?P<rank>\d{1,5})\b(?P<words>[^\d\[]{1,80})"
+    r"(?P<size>\d{1,15}(?= elements\b)|\[\d[\d, ]{0,60}\])"
+)
+
+
+def sizes_said(evidence: Evidence) -> list[Candidate]:
+    """Compare the sizes of tensors that ranks print in equal words, where their collective then ended in a crash."""
+    crashed = evidence.of_rows("segfault", "watchdog", "comm-aborted")
+    said: dict[str, dict[int, tuple[str, LogLine]]] = {}
+    for line in evidence.tail if crashed else ():
+        match = _SAID.search(line.text)
+        if match is not None:
+            said.setdefault(match["words"].strip(), {})[int(match["rank"])] = (match["size"], line)
+    for words, by_rank in said.items():
+        sizes = {size for size, _ in by_rank.values()}
+        if len(by_rank) == 1 or len(sizes) != len(by_rank):
+            continue
+        listed = ", ".join(f"rank {rank} {size}" for rank, (size, _) in sorted(by_rank.items()))
+        return [
+            replace(
+                read_candidate(evidence, crashed[:1]),
+                rule="sizes-said",
+                cause="collective-shape-mismatch",
+                strength=Strength.ROOT,
+                confidence=0.6,
+                message=short(f"ranks print different sizes before a crash in their collective ({words}): {listed}"),
+                evidence=tuple(quoted(line) for _, line in by_rank.values()),
+                where=Where(),
+                culprits=frozenset(),
+            )
+        ]
+    return []
+
+
 def failed_stacks(evidence: Evidence) -> list[Candidate]:
     """Compare where ranks stood in the program when their collective failed, as torch's recorder tells."""
     innermost: dict[int, Sighting] = {}
@@ -362,6 +399,7 @@ RULES = {
     "preparing": ("datasets arrow_dataset.py: the bar of its progress", preparing),
     "first-rank": ("transformers training_args.py main_process_first, accelerate state.py", first_rank),
     "ranks-announced": ("Lightning fabric/utilities/distributed.py (_init_dist_connection)", ranks_announced),
+    "sizes-said": ("the program's own words, nccl.h ncclAllReduce: the same count on all ranks", sizes_said),
     "failed-stacks": ("torch ProcessGroupNCCL.cpp printTraceback, TORCH_FR_BUFFER_SIZE", failed_stacks),
     "collective-mismatch": ("torch ProcessGroupWrapper.cpp (CollectiveFingerPrint)", mismatch),
     "collective-timeout": ("torch ProcessGroupNCCL.cpp (checkTimeout, pg_status, heartbeatMonitor)", timeouts),
