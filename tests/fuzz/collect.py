@@ -29,7 +29,7 @@ CALL = re.compile(r"\b(?:re\.\w+|like)\(")
 # Files that put a pattern together as they run, and why that can't be known before.
 BUILT = {
     "protocol/codec.py": "what `like` is given, which is collected where it is called",
-    "cli/logs.py": "the user's --grep, bounded by a timer of processor time",
+    "cli/logs.py": "the user's own --grep",
     "report/redact.py": "the user's own, and values escaped",
     "report/sentences.py": "words escaped",
     "report/steps.py": "the user's own",

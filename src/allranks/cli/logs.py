@@ -71,8 +71,8 @@ def command(
         reader.stop_at_time(now - until)
     if tail is not None and grep is None and until is None:  # else the last lines are found by reading all
         reader.skip_to_last_lines(tail + TAIL_CONTEXT)
-    lines: LogPrinter | JsonLines = JsonLines(tail) if json_ else LogPrinter(run_dir, not no_fold, tail)
-    _output(run_dir, reader, lines if grep is None else MatchingLines(lines, grep), follow)
+    folder = None if json_ else Folder(fold=not no_fold, colour=shows_colour(sys.stdout), most=None, window=WINDOW)
+    _output(run_dir, reader, LogPrinter(run_dir, folder, grep, tail), follow)
     return DONE
 
 
@@ -93,61 +93,6 @@ def refuse_contradictions(
             f"--since {first} --until {last} leaves nothing: --since must be longer ago\n"
             f"hint: allranks logs --since {last} --until {first}"
         )
-
-
-class LastLines:
-    """Prints lines; of those that were there before `begin_following` only the last `tail` (None: all)."""
-
-    def __init__(self, tail: int | None) -> None:
-        self._held: deque[str] | None = None if tail is None else deque(maxlen=tail)
-
-    def print(self, lines: Iterable[str]) -> None:
-        """Print lines, or hold them back."""
-        if self._held is not None:
-            self._held.extend(lines)
-            return
-        text = "".join(f"{line}\n" for line in lines)
-        if text:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-
-    def begin_following(self, waiting: int) -> None:
-        """Print what was held back, less for the lines that wait to be printed."""
-        held = self._held
-        if held is not None:
-            self._held = None
-            most = max(0, (held.maxlen or 0) - waiting)
-            self.print(list(held)[max(0, len(held) - most) :])
-
-
-class LogPrinter:
-    """Output as lines for people."""
-
-    def __init__(self, run: RunDirectory, fold: bool, tail: int | None = None) -> None:
-        self._folder = Folder(fold=fold, colour=shows_colour(sys.stdout), most=None, window=WINDOW)
-        status = run.read_status()
-        self._folder.ranks = status.world_size or 0
-        self._names = {node.name: f"{node.role} {node.name}" for node in status.nodes if node.role}
-        self._lines = LastLines(tail)
-
-    def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
-        """Bytes of a rank."""
-        self._folder.feed(self._names.get(node, node), rank, data, t)
-        self.tick(t)
-
-    def begin_following(self, now: float) -> None:
-        """Print the last lines of what was there."""
-        self.tick(now)
-        self._lines.begin_following(waiting=len(self._folder.queue))
-
-    def tick(self, now: float) -> None:
-        """Print the lines that are due."""
-        self._lines.print(self._folder.lines(now))
-
-    def end(self, now: float) -> None:
-        """Print the lines that are left."""
-        self._lines.print(self._folder.rest(now))
-        self._lines.begin_following(waiting=0)
 
 
 class PrintedLine(NamedTuple):
@@ -187,28 +132,77 @@ class LineSplitter:
         return left
 
 
-class JsonLines:
-    """Output as a JSON object a line; a line is whole, however its bytes were cut."""
+class LogPrinter:
+    """Prints the output of ranks: folded for people where there is a `folder`, else as a JSON object a line.
 
-    def __init__(self, tail: int | None = None) -> None:
+    `pattern`: of lines as they are displayed, without colours and cut at GREP_LIMIT, those in which it is found. Of
+    what was there before `begin_following` the last `tail` lines are printed (None: all).
+    """
+
+    def __init__(self, run: RunDirectory, folder: Folder | None, pattern: str | None, tail: int | None) -> None:
+        status = run.read_status()
+        self._names = {node.name: f"{node.role} {node.name}" for node in status.nodes if node.role}
+        self._folder = folder
+        if folder is not None:
+            folder.ranks = status.world_size or 0
+        self._pattern = None if pattern is None else re.compile(pattern)
         self._splitter = LineSplitter()
-        self._lines = LastLines(tail)
+        self._held: deque[str] | None = None if tail is None else deque(maxlen=tail)
 
     def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
-        """Bytes of a rank."""
-        self._lines.print(_written(node, rank, line) for line in self._splitter.split(node, rank, data))
+        """Take bytes of a rank."""
+        if self._folder is None or self._pattern is not None:
+            self._feed_lines(node, rank, self._splitter.split(node, rank, data), t)
+            return
+        self._folder.feed(self._names.get(node, node), rank, data, t)
+        self.tick(t)
 
-    def begin_following(self, now: float) -> None:
-        """Print the last lines of what was there."""
-        self._lines.begin_following(waiting=0)
+    def _feed_lines(self, node: str, rank: int, lines: Iterable[bytes], t: float) -> None:
+        wanted = [line for line in lines if self._pattern is None or self._pattern.search(_shown(line)) is not None]
+        if self._folder is None:
+            self._print(_written(node, rank, line) for line in wanted)
+        elif wanted:
+            self._folder.feed(self._names.get(node, node), rank, b"\n".join(wanted) + b"\n", t)
+            self.tick(t)
 
     def tick(self, now: float) -> None:
-        """Nothing waits."""
+        """Print the lines that are due."""
+        if self._folder is not None:
+            self._print(self._folder.lines(now))
+
+    def begin_following(self, now: float) -> None:
+        """Print the last lines of what was there, less for the lines that wait to be printed."""
+        self.tick(now)
+        self._release(waiting=len(self._folder.queue) if self._folder is not None else 0)
 
     def end(self, now: float) -> None:
-        """Lines without an end."""
-        self._lines.print(_written(node, rank, rest) for node, rank, rest in self._splitter.rest())
-        self._lines.begin_following(waiting=0)
+        """Print the lines without an end, then what is left."""
+        for node, rank, rest in self._splitter.rest():
+            self._feed_lines(node, rank, [rest], now)
+        if self._folder is not None:
+            self._print(self._folder.rest(now))
+        self._release(waiting=0)
+
+    def _print(self, lines: Iterable[str]) -> None:
+        """Print lines, or hold them back."""
+        if self._held is not None:
+            self._held.extend(lines)
+            return
+        text = "".join(f"{line}\n" for line in lines)
+        if text:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    def _release(self, waiting: int) -> None:
+        held = self._held
+        if held is not None:
+            self._held = None
+            most = max(0, (held.maxlen or 0) - waiting)
+            self._print(list(held)[max(0, len(held) - most) :])
+
+
+def _shown(line: bytes) -> str:
+    return clean(last_state(line)[:GREP_LIMIT].decode("utf-8", "replace"), colour=False)
 
 
 def _written(node: str, rank: int, line: bytes) -> str:
@@ -216,44 +210,7 @@ def _written(node: str, rank: int, line: bytes) -> str:
     return document_line(PrintedLine(node, rank, text))
 
 
-# -- --grep --------------------------------------------------------------------------------------------
-
-
-class MatchingLines:
-    """Passes on the lines in which a pattern is found, as they are displayed: without colours, cut at GREP_LIMIT."""
-
-    def __init__(self, lines: LogPrinter | JsonLines, pattern: str) -> None:
-        self._lines = lines
-        self._pattern = re.compile(pattern)
-        self._splitter = LineSplitter()
-
-    def feed(self, node: str, rank: int, data: bytes, t: float) -> None:
-        """Bytes of a rank."""
-        matching = [line for line in self._splitter.split(node, rank, data) if self._matches(line)]
-        if matching:
-            self._lines.feed(node, rank, b"\n".join(matching) + b"\n", t)
-
-    def begin_following(self, now: float) -> None:
-        """Nothing waits but unfinished lines."""
-        self._lines.begin_following(now)
-
-    def tick(self, now: float) -> None:
-        """Print the lines that are due."""
-        self._lines.tick(now)
-
-    def end(self, now: float) -> None:
-        """Lines without an end, then what is left."""
-        for node, rank, rest in self._splitter.rest():
-            if self._matches(rest):
-                self._lines.feed(node, rank, rest, now)
-        self._lines.end(now)
-
-    def _matches(self, line: bytes) -> bool:
-        text = clean(last_state(line)[:GREP_LIMIT].decode("utf-8", "replace"), colour=False)
-        return self._pattern.search(text) is not None
-
-
-def _output(run: RunDirectory, reader: LogReader, out: LogPrinter | JsonLines | MatchingLines, follow: bool) -> None:
+def _output(run: RunDirectory, reader: LogReader, out: LogPrinter, follow: bool) -> None:
     for t, node, rank, data in reader.merged():
         out.feed(node, rank, data, t)
     follows = False
