@@ -5,14 +5,18 @@ No systemd runs here: a stand-in for systemd-run notes its words and runs the co
 
 import json
 import os
+import random
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 from tests.hosts.waiting import BOUND
 
+from allranks.agent import boot
 from allranks.agent.boot import needs_scope
 from allranks.gang.agent_archive import BOOT, payload
 from allranks.protocol.facts import LoginFacts
@@ -80,3 +84,52 @@ def test_the_agent_answers_from_the_scope(tmp_path, short):
     process.stdin.write(pack_json({"type": "release"}))
     process.stdin.close()
     assert process.wait(BOUND) == 0
+
+
+RELAY = "import sys, socket; sys.path.insert(0, sys.argv[1]); from allranks.agent import boot; boot._relay(sys.argv[2])"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "file"])
+def test_the_relay_changes_no_byte_whatever_its_output_is(short, kind):
+    """sshd may have a pipe there, which takes bytes within the kernel, or a socket, which does not."""
+    listener = socket.socket(socket.AF_UNIX)
+    path = os.path.join(short, "orders")
+    listener.bind(path)
+    listener.listen(1)
+    if kind == "pipe":
+        ours, theirs = os.pipe()
+    elif kind == "socket":
+        pair = socket.socketpair()
+        ours, theirs = pair[0].detach(), pair[1].detach()
+    else:
+        theirs = os.open(os.path.join(short, "out"), os.O_WRONLY | os.O_CREAT)
+        ours = os.open(os.path.join(short, "out"), os.O_RDONLY)
+    source = str(Path(boot.__file__).parents[2])
+    words = [sys.executable, "-I", "-c", RELAY, source, path]
+    relay = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=theirs)
+    os.close(theirs)
+    agent, _ = listener.accept()
+    down = random.Random(1).randbytes(3_000_000)
+    up = random.Random(2).randbytes(1_000_000)
+    came_up = bytearray()
+
+    def read_up():
+        while len(came_up) < len(up):
+            came_up.extend(agent.recv(1 << 16))
+
+    threads = [threading.Thread(target=read_up), threading.Thread(target=agent.sendall, args=(down,))]
+    for thread in threads:
+        thread.start()
+    relay.stdin.write(up)
+    relay.stdin.flush()
+    arrived = bytearray()
+    while len(arrived) < len(down):
+        arrived += os.read(ours, 100_000)
+    for thread in threads:
+        thread.join(60)
+    agent.close()
+    relay.stdin.close()
+    assert relay.wait(60) == 0
+    os.close(ours)
+    listener.close()
+    assert (bytes(arrived), bytes(came_up)) == (down, up)

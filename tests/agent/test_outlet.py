@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from allranks.agent.link import LEAST_AHEAD, MOST_AHEAD, SLOWEST, Link
+from allranks.agent.link import FIND_EVERY, LEAST_AHEAD, MOST_AHEAD, SLOWEST, Link
 from allranks.agent.outlet import Outlet
 from allranks.protocol.frames import CHUNK, METRICS, NODE_LOG, RANK_LOG, Decoder, Stream
 from allranks.protocol.messages import PongMessage
@@ -81,6 +81,33 @@ def test_a_quick_controller_gets_more_ahead_and_a_slow_one_less(pair):
     assert LEAST_AHEAD <= sizes[-1] < LEAST_AHEAD + CHUNK
 
 
+def test_a_busy_machine_whose_word_comes_late_in_any_case_gets_more_ahead(pair):
+    """A word takes as long with little on its way as with much: what is said behind output is no later for it."""
+    now, sizes = 0.0, []
+    for _ in range(6):
+        sizes.append(pair.send(now))
+        now += 5 * SLOWEST
+        pair.taken(now)
+    assert MOST_AHEAD <= sizes[-1] < MOST_AHEAD + CHUNK
+
+
+@pytest.mark.parametrize("a_second", [300_000, 1_000_000])
+def test_on_a_slow_line_no_more_is_on_its_way_however_long_it_lasts(tmp_path, a_second):
+    """What takes longer the more there is of it is the output's own doing: also after it was found anew many times."""
+    link = Link(socket.socketpair()[0])
+    now = 0.0
+    most = 0
+    for _ in range(300):
+        size = max(0, link.room)
+        link.send_output([], size, now)
+        most = max(most, size)
+        now += size / a_second
+        link.output_taken(1 << 62, now)
+    link.close()
+    assert now > 10 * FIND_EVERY / 2
+    assert most <= 2 * LEAST_AHEAD
+
+
 def test_a_word_of_more_than_was_sent_opens_no_room(pair):
     sent = pair.send(0.0)
     pair.link.output_taken(1 << 62, 0.0)
@@ -106,8 +133,8 @@ def test_all_arrives_in_the_end(pair):
 
 def sent(outlet):
     """What an outlet gives for a controller that has nothing yet of it: offset and bytes of each frame."""
-    frames, _ = outlet.fill(1 << 20)
-    return [(frame.offset, frame.data) for frame in Decoder().feed(frames)]
+    pieces, _ = outlet.fill(1 << 20)
+    return [(frame.offset, frame.data) for frame in Decoder().feed(b"".join(pieces))]
 
 
 def test_of_metrics_only_what_comes_from_now_on(tmp_path):

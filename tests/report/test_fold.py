@@ -5,7 +5,20 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.report.fold import ADDED, CUT, FRAMES, HARMLESS, HOLD, MOST_BYTES, PROGRESS_EVERY, WINDOW, Folder, clean
+from allranks.report.fold import (
+    ADDED,
+    CUT,
+    FRAMES,
+    HARMLESS,
+    HOLD,
+    MOST,
+    MOST_BYTES,
+    PROGRESS_EVERY,
+    STEADY,
+    WINDOW,
+    Folder,
+    clean,
+)
 
 TRACEBACK = b"""Traceback (most recent call last):
   File "a.py", line 1, in f
@@ -138,6 +151,26 @@ def test_what_waits_is_bounded_in_bytes_too():
         folder.feed("h1", index, b"%d" % index + b"x" * CUT + b"\n", 0.0)
     assert sum(len(said.text) for said in folder.queue) <= MOST_BYTES + CUT
     assert "lines not shown here" in folder.rest(0.0)[-1]
+
+
+def test_of_a_flood_a_steady_number_of_lines_is_displayed_after_the_first():
+    folder = Folder(fold=False)
+    shown = 0
+    for fifth in range(51):
+        folder.feed("h1", 0, b"x\n" * 10_000, fifth / 5)
+        shown += sum(line.startswith("[") for line in folder.lines(fifth / 5))
+    assert MOST + 9 * STEADY <= shown <= MOST + 10 * STEADY
+    assert folder.rest(60.0) == []
+
+
+def test_what_comes_in_pieces_is_displayed_as_far_as_a_person_may_read():
+    """A program that prints 500 lines a second has all of them displayed."""
+    folder = Folder(fold=False)
+    shown = 0
+    for tenth in range(100):
+        folder.feed("h1", 0, b"x\n" * 50, tenth / 10)
+        shown += len(folder.lines(tenth / 10))
+    assert shown == 5000
 
 
 def test_a_clock_that_is_set_back_holds_nothing_up():

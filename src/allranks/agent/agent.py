@@ -224,6 +224,7 @@ class Agent:
                     if still_followed(self._selector, key):
                         key.data()
                 self._work()
+                self._ranks.let_them_print()
             except Exception as error:
                 self._failed_itself(error)
         return self._result

@@ -8,6 +8,7 @@ starts the others as it is asked to.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import resource
@@ -33,7 +34,7 @@ from .files import find_program, open_left, write_all
 from .journal import read_journal
 from .link import log_traceback, want
 from .node_check import logind
-from .outlet import Outlet
+from .outlet import Outlet, splice
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
     USER_SIGNALS,
@@ -349,33 +350,75 @@ def _relay(path: str) -> bool:
     return True
 
 
+class _Down:
+    """Bytes from the socket to standard output: within the kernel into a pipe, as sshd's is, else through a buffer."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.rest = bytearray()
+        self._sock = sock
+        self._is_pipe = True  # until the kernel says else
+        self._is_full = False  # the pipe
+
+    @property
+    def wants_input(self) -> bool:
+        return not self._is_full and len(self.rest) < BUFFER
+
+    @property
+    def wants_room(self) -> bool:
+        return self._is_full or bool(self.rest)
+
+    def readable(self) -> None:
+        """Move what the socket has; raise EOFError at its end, and OSError."""
+        if not self._is_pipe:
+            _take(self._sock.recv(BUFFER), self.rest)
+            return
+        try:
+            moved = splice(self._sock.fileno(), 1, BUFFER)
+        except BlockingIOError:
+            self._is_full = True
+            return
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS):
+                raise
+            self._is_pipe = False
+            return
+        if not moved:
+            raise EOFError
+
+    def writable(self) -> None:
+        """Go on where there was no room; raise OSError."""
+        self._is_full = False
+        if self.rest:
+            del self.rest[: os.write(1, self.rest)]
+
+
 def _shuttle(sock: socket.socket) -> None:
     """Bytes from standard input to the socket and from the socket to standard output, both at once."""
     sock.setblocking(False)
     os.set_blocking(0, False)
     os.set_blocking(1, False)
     up = bytearray()
-    down = bytearray()
+    down = _Down(sock)
     poll = selectors.PollSelector()
     while True:
         want(poll, 0, selectors.EVENT_READ * (len(up) < BUFFER))
-        want(poll, 1, selectors.EVENT_WRITE * bool(down))
-        want(poll, sock.fileno(), selectors.EVENT_READ * (len(down) < BUFFER) | selectors.EVENT_WRITE * bool(up))
+        want(poll, 1, selectors.EVENT_WRITE * down.wants_room)
+        want(poll, sock.fileno(), selectors.EVENT_READ * down.wants_input | selectors.EVENT_WRITE * bool(up))
         for key, events in poll.select():
             try:
                 if key.fd == 0:
                     _take(os.read(0, 65536), up)
                 elif key.fd == 1:
-                    del down[: os.write(1, memoryview(down)[:65536])]
+                    down.writable()
                 else:
                     if events & selectors.EVENT_READ:
-                        _take(sock.recv(65536), down)
+                        down.readable()
                     if events & selectors.EVENT_WRITE:
-                        del up[: sock.send(memoryview(up)[:65536])]
+                        del up[: sock.send(up)]
             except BlockingIOError:
                 continue
             except (EOFError, OSError):
-                _last_words(down)
+                _last_words(down.rest)
                 return
 
 

@@ -10,11 +10,12 @@ import time
 from collections import deque
 from typing import Deque, List, Optional, Tuple
 
-from allranks.protocol.frames import MAX_JSON, Decoder, Frame
+from allranks.protocol.frames import MAX_JSON, Decoder, Frame, Outgoing
 from allranks.protocol.jsontext import write_json
 from allranks.protocol.messages import AttemptSummary, HelloMessage, Message, pack_message
 
-SLOWEST = 0.1  # seconds from packing output to the controller's word of it, above which less is sent ahead
+SLOWEST = 0.1  # seconds by which output may make the controller's word of it come later; above, less is sent ahead
+FIND_EVERY = 10.0  # seconds until it is measured again how quick a word is with little on its way
 LEAST_AHEAD = 128 << 10  # bytes of output sent ahead of the controller's word; it says one at each 64 KB
 MOST_AHEAD = 1 << 20
 READS = 16  # of 64 KB, before anything else is done
@@ -53,11 +54,13 @@ class Link:
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.sock = sock
-        self._out = bytearray()
+        self._out = Outgoing()
         self._decoder = Decoder()
         self._output_sent = 0
         self._output_taken = 0
         self._ahead = LEAST_AHEAD  # bytes of output that may be on their way
+        self._quickest = float("inf")  # seconds to a word of the controller
+        self._find_at = 0.0
         self._packed: Deque[Tuple[int, float]] = deque()  # bytes of output in all, and when they were packed
 
     @property
@@ -65,16 +68,17 @@ class Link:
         """Bytes of output that may be sent now; what is said behind them waits for no more than they take."""
         return self._ahead - (self._output_sent - self._output_taken)
 
-    def send_output(self, frames: bytes, size: int, now: float) -> None:
+    def send_output(self, frames: List[bytes], size: int, now: float) -> None:
         """Queue frames that hold `size` bytes of output; `now` in seconds of a monotonic clock, as below."""
-        self._out += frames
+        self._out.add(frames)
         self._output_sent += size
         self._packed.append((self._output_sent, now))
 
     def output_taken(self, count: int, now: float) -> None:
         """Take the controller's word of how much output it has had from this connection: it sets the pace.
 
-        Where the controller is slow, a message behind output on its way to it would come late: less is sent ahead.
+        Where a message behind output on its way would come later for it, less is sent ahead. A machine that is busy
+        is slow without it, too.
         """
         self._output_taken = max(self._output_taken, min(count, self._output_sent))
         packed_at = None
@@ -82,7 +86,13 @@ class Link:
             packed_at = self._packed.popleft()[1]
         if packed_at is None:
             return
-        if now - packed_at > SLOWEST:
+        if packed_at >= self._find_at and self._ahead == LEAST_AHEAD:
+            self._find_at = now + FIND_EVERY
+            self._quickest = now - packed_at
+        self._quickest = min(self._quickest, now - packed_at)
+        if now >= self._find_at:
+            self._ahead = LEAST_AHEAD
+        elif now - packed_at > self._quickest + SLOWEST:
             self._ahead = max(self._ahead // 2, LEAST_AHEAD)
         else:
             self._ahead = min(self._ahead * 2, MOST_AHEAD)
@@ -94,16 +104,15 @@ class Link:
 
     def send(self, message: Message) -> None:
         """Queue a message."""
-        self._out += pack_message(message)
+        self._out.add((pack_message(message),))
 
     def flush(self) -> None:
         """Send what the socket takes now; raise OSError where the other side has closed."""
         while self._out:
             try:
-                sent = self.sock.send(memoryview(self._out)[: 256 << 10])
+                self._out.drop(self.sock.sendmsg(self._out.next()))
             except BlockingIOError:
                 return
-            del self._out[:sent]
 
     def receive(self) -> List[Frame]:
         """Give frames that have arrived; raise EOFError at the end of the stream, FrameError, OSError.

@@ -12,7 +12,7 @@ import os
 import stat
 from typing import Dict, List, Mapping, Optional, Set, Tuple, Union
 
-from allranks.protocol.frames import CHUNK, METRICS, RANK_LOG, Stream, pack_output, stream_key
+from allranks.protocol.frames import CHUNK, METRICS, RANK_LOG, Stream, output_head, stream_key
 from allranks.protocol.messages import DroppedMessage
 
 from .files import names_in, open_left, remove_file
@@ -31,6 +31,7 @@ LARGE = 1 << 20  # of a file that holds nothing but what the controller has
 MEMORY_LIMIT = 16 << 20  # bytes of output held in memory by one agent while its disk is full
 MEMORY_SEGMENT = 256 << 10  # of them in one file descriptor; what is acknowledged is freed in such pieces
 MOVE = 1 << 20
+FULL_PIPE = 64 << 10  # bytes that a pipe holds (pipe(7))
 DISK_SHARE = 4  # the files of all streams of an agent take a quarter of what the disk would have free without them,
 MOST_ON_DISK = 16 << 30  # and no more than this,
 LEAST_ON_DISK = 16 << 20  # but this much in any case
@@ -41,9 +42,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _splice(source: int, target: int, offset: int, count: int) -> int:
-    where = ctypes.c_longlong(offset)
-    moved = _libc.splice(source, None, target, ctypes.byref(where), ctypes.c_size_t(count), _NONBLOCK)
+def splice(source: int, target: int, count: int, offset: Optional[int] = None) -> int:
+    """Move bytes within the kernel, to an offset of a file or to the end of a pipe; raise OSError.
+
+    os.splice came with Python 3.10.
+    """
+    where = None if offset is None else ctypes.byref(ctypes.c_longlong(offset))
+    moved = _libc.splice(source, None, target, where, ctypes.c_size_t(count), _NONBLOCK)
     if moved < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -144,34 +149,36 @@ class Spool:
         taken = 0
         while True:
             try:
-                moved = self._move(pipe)
+                moved, is_empty = self._move(pipe)
             except BlockingIOError:
                 return taken
             if moved == 0:
                 return taken or None
             taken += moved
-            if taken >= MOVE:
+            if taken >= MOVE or is_empty:
                 return taken
 
-    def _move(self, pipe: int) -> int:
+    def _move(self, pipe: int) -> Tuple[int, bool]:
+        """Move once; tell how much, and whether that was all the pipe had."""
         room = self._budget.room_on_disk(self._directory)
         self.bounded = room == 0
         segment = self._room() if room else None
         if segment is not None:
             try:
                 used = segment.end - segment.start
-                moved = _splice(pipe, segment.fd, used, min(SEGMENT - used, room))
+                most = min(SEGMENT - used, room)
+                moved = splice(pipe, segment.fd, most, used)
                 self._grew(segment, moved)
-                return moved
+                return moved, moved < most
             except OSError as error:
                 if error.errno == errno.EAGAIN:
                     raise BlockingIOError from None
                 if error.errno not in _FULL:
-                    return self._copy(pipe, segment)
+                    return self._copy(pipe, segment), False
                 if segment.end == segment.start:
                     self._segments.remove(segment)
                     segment.remove()
-        return self._drop_or_remember(pipe)
+        return self._drop_or_remember(pipe), False
 
     def _copy(self, pipe: int, segment: _Segment) -> int:
         """For file systems that splice can't write to."""
@@ -406,8 +413,8 @@ class Outlet:
             if size is not None:
                 source.acknowledge(size)
 
-    def fill(self, room: int) -> Tuple[bytes, int]:
-        """Return frames with about `room` bytes of output at most, and their size; all streams take turns."""
+    def fill(self, room: int) -> Tuple[List[bytes], int]:
+        """Return the pieces of frames with about `room` bytes of output, and how many; all streams take turns."""
         parts: List[bytes] = []
         used = 0
         waiting = [stream for stream, source in self._sources.items() if source.end > self._sent[stream]]
@@ -420,13 +427,13 @@ class Outlet:
                 at, data = source.read(self._sent[stream], CHUNK)
                 if not data:
                     continue
-                parts.append(pack_output(stream, at, data))
+                parts += (output_head(stream, at, len(data)), data)
                 self._sent[stream] = at + len(data)
                 used += len(data)
                 if source.end > self._sent[stream]:
                     still_waiting.append(stream)
             waiting = still_waiting
-        return b"".join(parts), used
+        return parts, used
 
     @property
     def drained(self) -> bool:

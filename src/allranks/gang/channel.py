@@ -9,36 +9,50 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import subprocess
 import threading
-from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from allranks.cluster import Node
 from allranks.errors import AllranksError
 from allranks.findings import Finding
-from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, OutputFrame, Stream, pack_output
+from allranks.protocol.frames import TREE, Decoder, Frame, FrameError, Outgoing, OutputFrame, Stream, pack_output
 from allranks.protocol.header import Header
 from allranks.protocol.orders import Order, TakenOrder, pack_order
 
-from .agent_archive import MARKER, payload_parts
+from .agent_archive import MARKER, prepared_parts
 from .transport import Client, Transport
 
 if TYPE_CHECKING:
     from .working_tree import Archive
 
-READ = 256 << 10
-PIECES = 64  # of what waits to be sent, in one call: Linux takes 1024 (IOV_MAX)
+READ = 1 << 20  # what a client's pipe may hold: with 64 KB, ssh waits at each packet for this process
+OF_PIPES = 32 << 20  # all clients together: half of what Linux lets a user have (pipe(7), pipe-user-pages-soft)
+DEFAULT_PIPE = 64 << 10
+F_SETPIPE_SZ = 1031  # fcntl(2); `fcntl` has the name since Python 3.10
 BANNER_LIMIT = 1 << 20  # bytes of login banners before the marker
 STDERR_LIMIT = 64 << 10
 MAX_TRIES = 6
 DEBUG = "debug1:"  # how lines of ssh begin that say how far it has come
 TAKEN_EVERY = 64 << 10  # bytes of output between two words of how much has come: half of what an agent sends ahead
+TAKEN_PACE = 0.02  # seconds between two words: each costs ssh, sshd, relay and agent a turn
 CHUNK = 128 << 10  # bytes of the synced tree in one frame, far below what a frame may hold
 WINDOW = 8 * CHUNK  # bytes on their way to one node: pings never wait behind more
+
+
+def pipe_of(nodes: int) -> int:
+    """Give the bytes that each client's pipe may hold.
+
+    >>> [pipe_of(nodes) >> 10 for nodes in (1, 100, 4096)]
+    [1024, 256, 64]
+    """
+    size = READ
+    while size > DEFAULT_PIPE and size * nodes > OF_PIPES:
+        size //= 2
+    return size
 
 
 class ChannelFailed(Exception):
@@ -58,21 +72,26 @@ class Channel:
         transport: Transport,
         on_frames: Callable[[list[Frame]], None],
         on_closed: Callable[[str], None],
+        pipe: int = DEFAULT_PIPE,
     ) -> None:
+        """`pipe` are the bytes that its client may be ahead of this process, where the kernel lets it."""
         self.node = node
+        self._pipe = pipe
         self._transport = transport
         self._on_frames = on_frames
         self._on_closed = on_closed
         self._client: Client | None = None
         self._writing = threading.Lock()  # a beat comes from a thread of its own
         self._decoder = Decoder()
-        self._out: deque[memoryview] = deque()
+        self._out = Outgoing()
         self._banner = bytearray()
         self._stderr = bytearray()
         self._booted: asyncio.Future[None] | None = None
         self._open_fds: set[int] = set()
         self._output_taken = 0  # bytes over this connection
         self._output_acknowledged = 0  # of them the other side knows
+        self._taken_due = 0.0  # when the other side may hear of more, by the loop's clock
+        self._saying_taken: asyncio.TimerHandle | None = None
         self._payload: list[bytes] = []  # what goes to the node after its marker
 
     async def open(self, header: Header, first: Order, seconds: float) -> None:
@@ -104,13 +123,17 @@ class Channel:
             self._client = await self._transport.connect(self.node, header, max(0.1, deadline - loop.time()))
             if self._client is None:
                 raise ChannelFailed(self._transport.silence(self.node, seconds))
-            self._watch(self._client)
             if not self._client.boots:
+                self._watch(self._client)
                 self._write(self._packed(first))
                 self._booted.set_result(None)
                 return
             self._write(self._transport.opening(self.node))
-            self._payload = [*payload_parts(header), self._packed(first)]  # while the connection is being set up
+            parts = await prepared_parts(header)  # while the connection is being set up
+            self._payload = [*parts, self._packed(first)]
+            if self._client is None:  # closed meanwhile
+                raise ChannelFailed(self._transport.silence(self.node, seconds))
+            self._watch(self._client)
         except (OSError, subprocess.SubprocessError, AllranksError) as error:
             self.close()
             raise ChannelFailed(self._transport.not_started(self.node, error)) from None
@@ -123,6 +146,9 @@ class Channel:
 
     def _watch(self, client: Client) -> None:
         loop = asyncio.get_running_loop()
+        if self._pipe > DEFAULT_PIPE:
+            with contextlib.suppress(OSError):  # a socket, or another system
+                fcntl.fcntl(client.stdout, F_SETPIPE_SZ, self._pipe)
         for fd, callback in ((client.stdout, self._on_stdout), (client.stderr, self._on_stderr)):
             if fd is not None:
                 self._open_fds.add(fd)
@@ -184,9 +210,15 @@ class Channel:
 
     def _acknowledge_output(self, frames: list[Frame]) -> None:
         self._output_taken += sum(len(frame.data) for frame in frames if isinstance(frame, OutputFrame))
-        if self._output_taken - self._output_acknowledged >= TAKEN_EVERY:
-            self._output_acknowledged = self._output_taken
-            self.send(TakenOrder(self._output_taken))
+        if self._output_taken - self._output_acknowledged >= TAKEN_EVERY and self._saying_taken is None:
+            loop = asyncio.get_running_loop()
+            self._saying_taken = loop.call_at(max(self._taken_due, loop.time()), self._say_taken)
+
+    def _say_taken(self) -> None:
+        self._saying_taken = None
+        self._taken_due = asyncio.get_running_loop().time() + TAKEN_PACE
+        self._output_acknowledged = self._output_taken
+        self.send(TakenOrder(self._output_taken))
 
     def _ended(self) -> None:
         """End of the client's output: its exit code and its last words say why."""
@@ -232,7 +264,7 @@ class Channel:
             client = self._client
             if client is None or not self.is_open:
                 return
-            self._out.append(memoryview(self._packed(order)))
+            self._out.add((self._packed(order),))
             is_written = self._push(client)
         if not is_written:
             loop.call_soon_threadsafe(self._flush)
@@ -241,7 +273,7 @@ class Channel:
         """Queue without a copy: the same archive is on its way to many nodes at once."""
         with self._writing:
             waiting = bool(self._out)
-            self._out.extend(map(memoryview, pieces))
+            self._out.add(pieces)
         if not waiting:
             self._flush()
 
@@ -263,18 +295,12 @@ class Channel:
         """Write what waits, with the lock held; False where some of it has to wait on."""
         try:
             while self._out:
-                self._drop_written(os.writev(client.stdin, list(islice(self._out, PIECES))))
+                self._out.drop(os.writev(client.stdin, self._out.next()))
         except BlockingIOError:
             return False
         except OSError:
             self._out.clear()  # the reading side will tell
         return True
-
-    def _drop_written(self, written: int) -> None:
-        while self._out and written >= len(self._out[0]):
-            written -= len(self._out.popleft())
-        if written:
-            self._out[0] = self._out[0][written:]
 
     # -- closing -----------------------------------------------------------------------------------
 
@@ -292,6 +318,9 @@ class Channel:
             self._client = None
         if client is None:
             return
+        if self._saying_taken is not None:
+            self._saying_taken.cancel()
+            self._saying_taken = None
         for fd in list(self._open_fds):
             self._forget(fd)
         client.end()

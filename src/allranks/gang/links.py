@@ -26,11 +26,11 @@ from allranks.diagnose.incident import CHANNEL, beat_of
 from allranks.findings import Finding
 from allranks.protocol.frames import Frame, Stream
 from allranks.protocol.header import AgentHeader
-from allranks.protocol.orders import EndOrder, HelloOrder, Order, PingOrder, ReleaseOrder
+from allranks.protocol.orders import EndOrder, HelloOrder, Order, PingOrder, ReleaseOrder, pack_order
 from allranks.protocol.run_facts import NodeBack, NodeConnecting, NodeLost, NodeSilent
 from allranks.settings.runspec import Limits
 
-from .channel import Channel, ChannelFailed
+from .channel import Channel, ChannelFailed, pipe_of
 from .gate import LogRoom
 from .node_session import shown_name
 from .states import NodeUnreachable
@@ -241,12 +241,18 @@ class Links:
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._last_greeting = 0.0  # monotonic: when an agent said its first word
         self.beat = beat_of(limits.lease)
+        self._packed: tuple[Order, bytes] | None = None  # the last order, and its frame
         self.beats = Beats(self.beat, lambda: self.members.values(), limits.stop_grace)
 
     def send(self, member: Member, order: Order) -> None:
-        """Send an order; nothing happens without a channel."""
-        if member.channel is not None and member.channel.is_open:
-            member.channel.send(order)
+        """Send an order; nothing happens without a channel. One that goes to many nodes is packed once."""
+        channel = member.channel
+        if channel is None or not channel.is_open:
+            return
+        order = self._transport.read_there(member.node, order)
+        if self._packed is None or self._packed[0] is not order:
+            self._packed = (order, pack_order(order))
+        channel.send_bytes(self._packed[1])
 
     # -- opening -----------------------------------------------------------------------------------
 
@@ -281,6 +287,7 @@ class Links:
                 self._transport,
                 lambda frames: self._owner.take_frames(member, frames),
                 lambda why: self._closed(member, why),
+                pipe_of(len(self.members)),
             )
             member.channel = channel
             try:

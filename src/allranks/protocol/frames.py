@@ -8,7 +8,9 @@ Sizes are bounded; an unknown type is an error that names both versions.
 from __future__ import annotations
 
 import struct
-from typing import List, Union
+from collections import deque
+from itertools import islice
+from typing import Deque, Iterable, List, Union
 
 from .jsontext import JsonObject, read_object, write_json
 from .records import NamedTuple
@@ -84,10 +86,47 @@ def pack_json(message: JsonObject) -> bytes:
     return _HEAD.pack(len(body) + 1, ord("J")) + body
 
 
+def output_head(stream: Stream, offset: int, size: int) -> bytes:
+    """Give what stands before `size` bytes of a stream in their frame."""
+    head = _HEAD.pack(size + 1 + _OUTPUT.size, ord("O"))
+    return head + _OUTPUT.pack(stream.kind, stream.rank, stream.attempt, offset)
+
+
 def pack_output(stream: Stream, offset: int, data: bytes) -> bytes:
     """Bytes of a stream as a frame."""
-    head = _HEAD.pack(len(data) + 1 + _OUTPUT.size, ord("O"))
-    return head + _OUTPUT.pack(stream.kind, stream.rank, stream.attempt, offset) + data
+    return output_head(stream, offset, len(data)) + data
+
+
+PIECES = 64  # in one call: Linux takes 1024 (IOV_MAX)
+
+
+class Outgoing:
+    """Bytes that wait to be sent, in pieces without a copy: one archive may be on its way to many nodes."""
+
+    def __init__(self) -> None:
+        self._pieces: Deque[memoryview] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def add(self, pieces: Iterable[bytes]) -> None:
+        """Queue pieces."""
+        self._pieces.extend(map(memoryview, pieces))
+
+    def next(self) -> List[memoryview]:
+        """Give what one call may send."""
+        return list(islice(self._pieces, PIECES))
+
+    def drop(self, sent: int) -> None:
+        """Forget so many bytes: they are sent."""
+        while self._pieces and sent >= len(self._pieces[0]):
+            sent -= len(self._pieces.popleft())
+        if sent:
+            self._pieces[0] = self._pieces[0][sent:]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._pieces.clear()
 
 
 class Decoder:
@@ -101,14 +140,16 @@ class Decoder:
         self._buffer += data
         frames: List[Frame] = []
         start = 0
-        while len(self._buffer) - start >= _HEAD.size:
-            length, kind = _HEAD.unpack_from(self._buffer, start)
-            _check_head(length, kind)
-            end = start + 4 + length
-            if len(self._buffer) < end:
-                break
-            frames.append(_decode(kind, bytes(self._buffer[start + _HEAD.size : end])))
-            start = end
+        with memoryview(self._buffer) as view:  # each frame is copied once
+            while len(view) - start >= _HEAD.size:
+                length, kind = _HEAD.unpack_from(view, start)
+                _check_head(length, kind)
+                end = start + 4 + length
+                if len(view) < end:
+                    break
+                with view[start + _HEAD.size : end] as body:
+                    frames.append(_decode(kind, body))
+                start = end
         if start:
             del self._buffer[:start]
         return frames
@@ -133,16 +174,16 @@ def _check_head(length: int, kind: int) -> None:
         raise FrameError("a frame of %d bytes is over the limit of %d" % (length, limit))
 
 
-def _decode(kind: int, body: bytes) -> Frame:
+def _decode(kind: int, body: memoryview) -> Frame:
     if kind == ord("O"):
         if len(body) < _OUTPUT.size:
             raise FrameError("an output frame of %d bytes is too short" % len(body))
         stream_kind, rank, attempt, offset = _OUTPUT.unpack_from(body)
         if offset > MAX_OFFSET:
             raise FrameError("an output frame for byte %d is beyond the limit of %d" % (offset, MAX_OFFSET))
-        return OutputFrame(Stream(stream_kind, rank, attempt), offset, body[_OUTPUT.size :])
+        return OutputFrame(Stream(stream_kind, rank, attempt), offset, bytes(body[_OUTPUT.size :]))
     try:
-        message = read_object(body, MAX_JSON)
+        message = read_object(bytes(body), MAX_JSON)
     except ValueError as error:
         raise FrameError("a control frame is not JSON: %s" % error) from None
     if not isinstance(message.get("type"), str):
