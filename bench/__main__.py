@@ -23,6 +23,7 @@ from bench import (
     restart,
     scale,
     scan,
+    simulate,
     slow,
     stacks,
     start,
@@ -45,6 +46,7 @@ ALL = {
     "stacks": stacks.run,
     "scale": scale.run,
     "nodes": nodes.run,
+    "simulate": simulate.run,
     "audit": audit.run,
     "scan": scan.run,
     "steps": steps.run,
@@ -54,7 +56,7 @@ ALL = {
     "world": world.run,
 }
 APART = {"ray": ray.run}  # by name alone: it needs Ray, which is large
-WITHOUT_HOSTS = ("scale", "scan", "audit", "steps", "ledger")
+WITHOUT_HOSTS = ("scale", "simulate", "scan", "audit", "steps", "ledger")
 
 
 def main() -> int:

@@ -57,7 +57,7 @@ def processor_seconds(group: Path) -> float:
     return int(words[words.index("usage_usec") + 1]) / 1e6
 
 
-def _controller(pid: int) -> tuple[float, float] | None:
+def controller_of(pid: int) -> tuple[float, float] | None:
     """Its own processor seconds, and megabytes at its peak; None once it has ended."""
     fields = fields_of(pid)
     try:
@@ -86,7 +86,7 @@ def local(common: Ground, number: int, checks: bool) -> Sample:
             _back(own, group.parent)
         seconds, peak = 0.0, 0.0
         while not launch.is_over():
-            seconds, peak = _controller(launch.pid) or (seconds, peak)
+            seconds, peak = controller_of(launch.pid) or (seconds, peak)
             time.sleep(0.01)
         code = launch.wait()
         end = time.monotonic() + 60.0

@@ -1,0 +1,47 @@
+"""One real controller over simulated agents: simulated_run.py NODES NPROC RUNS_DIR SOCKET…"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+from allranks.cluster import Cluster, Node
+from allranks.engines.command_transport import ProcessClient
+from allranks.engines.ssh import SshTransport
+from allranks.gang.session import create
+from allranks.gang.transport import Client, NodeReach
+from allranks.protocol.header import Header
+from allranks.report.live import choose_view
+from allranks.settings import RunSpec
+
+
+class SimulatedTransport(SshTransport):
+    """Connections to processes that play agents, in place of ssh."""
+
+    def __init__(self, sockets: list[str]) -> None:
+        super().__init__((), None, None)
+        self._sockets = sockets
+
+    async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(self._sockets[node.index % len(self._sockets)])
+        sock.sendall(json.dumps({"index": node.index, "name": node.name}).encode() + b"\n")
+        return ProcessClient.of_socket(sock)
+
+
+def main() -> int:
+    nodes, nproc, runs_dir, *sockets = sys.argv[1:]
+    names = [f"n{index:04d}" for index in range(int(nodes))]
+    cluster = Cluster(tuple(Node(index, name, name) for index, name in enumerate(names)), "a simulation")
+    spec = RunSpec.of(
+        command=("train",), nproc=int(nproc), launcher="direct", runs_dir=runs_dir, name="simulated", init_timeout=600.0
+    )
+    view = choose_view(as_json=False)
+    session = create(spec, cluster, NodeReach(SimulatedTransport(sockets)), dict(os.environ), os.getcwd(), lambda: view)
+    return session.run().exit
+
+
+if __name__ == "__main__":
+    sys.exit(main())
