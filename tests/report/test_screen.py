@@ -113,7 +113,7 @@ def test_the_table_fits_the_window(small):
     view.status(STATUS, 0.0)
     view.tick(10.0)
     assert out.getvalue().count("\n") < small[1]
-    assert "46 more nodes" in out.getvalue()
+    assert "50 nodes" in out.getvalue()
 
 
 def test_a_window_that_became_narrower_is_cleared_whole(small):
@@ -193,7 +193,7 @@ def test_what_comes_during_a_question_is_bounded():
     view = LiveView(fold=False, stream=out)
     view.pause()
     for second in range(10):
-        view.output("h1", 0, b"%d\n" % second * 1500, float(second))
+        view.output("h1", 0, b"%d\n" % second * 900, float(second))
         view.tick(float(second))
     assert (out.getvalue(), len(view.held_lines)) == ("", 1000)
     view.resume()

@@ -280,7 +280,7 @@ def test_a_node_has_one_line():
     line = node_line(status(one, two).nodes[0], 100.0, 4)
     assert line.split() == ["h1", "(10.0.0.1)", "running", "2", "initialised", "4", "1.50", "5", "s", "ago"]
     many = StatusDocument(nodes=tuple(NodeStatus(f"n{i}", state="ready") for i in range(100)))
-    assert len(table_lines(many, 0.0, 80)) == 36
+    assert [line.split()[0] for line in table_lines(many, 0.0, 80)[1:]] == ["node", "100", "total"]
 
 
 def test_the_table_has_headings_totals_and_the_time():

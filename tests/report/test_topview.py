@@ -9,6 +9,7 @@ from tests.facts import fact
 
 from allranks.findings import Finding, Verdict
 from allranks.protocol.samples import NodeUsage
+from allranks.report.nodetable import grouped, table_lines
 from allranks.report.terminal import shown_length
 from allranks.report.topview import LATE, ON_TIME, UNKNOWN, VERY_LATE, TopSnapshot, cell_of, grid_lines, top_lines
 from allranks.runs.documents import Master, NodeStatus, RankStatus
@@ -109,3 +110,24 @@ def test_words_of_others_stay_in_their_line() -> None:
         [fact({"event": "note", "t": T, "message": hostile})], 100, 30,
     )  # fmt: skip
     assert not set("\x1b\x07\x9b\n") & set("".join(lines))
+
+
+@pytest.mark.parametrize("count", [300, 4096])
+def test_of_thousands_of_nodes_each_cell_is_the_worst_of_several(count: int) -> None:
+    places = list(nodes(count, 8))
+    places[count // 2] = replace(places[count // 2], ranks=(rank(0, state="failed"),))
+    lines = grid_lines(places, 80, 8, colour=False)
+    assert len(lines) <= 8 and "more line" not in lines[-1]
+    assert "".join(lines[1:]).count("✗") == 1
+
+
+def test_nodes_that_are_alike_have_one_line_where_there_are_too_many() -> None:
+    places = list(nodes(4096, 8))
+    places[7] = replace(places[7], state="silent")
+    places[9] = replace(places[9], ranks=(rank(72, state="failed"), *places[9].ranks[1:]))
+    lines = table_lines(snapshot(tuple(places)), T, 120, most=20)
+    assert [line.split()[0] for line in lines[2:]] == ["h7", "h9", "4,094", "total"]
+    assert "4,094 nodes  running     32752 initialised" in lines[4]
+    assert all(len(group) == 1 for group in grouped(places[:20], 20))
+    states = [replace(node, state=f"s{number}") for number, node in enumerate(places[:100])]
+    assert [len(group) for group in grouped(states, 10)] == [1] * 9 + [91]

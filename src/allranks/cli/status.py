@@ -12,7 +12,15 @@ from typing import NamedTuple
 from allranks.engines import engine_of, settle
 from allranks.exitcodes import DONE
 from allranks.protocol.codec import decode_parts, document_line, omit_empty, spread
-from allranks.report.nodetable import heading, node_line, styled, widest_label, without_clock
+from allranks.report.nodetable import (
+    MOST_PRINTED,
+    group_line,
+    grouped,
+    heading,
+    styled,
+    widest_label,
+    without_clock,
+)
 from allranks.report.terminal import clean, paint_line, redraw_lines, shown_length, shows_colour
 from allranks.runs.brief import LeaseEnd, lease_end, saved_limit
 from allranks.runs.directory import RunCondition, RunDirectory
@@ -155,11 +163,11 @@ def lines(report: StatusReport, colour: bool = False) -> list[str]:
     width = widest_label(report.nodes)
     if report.nodes:
         described.append(heading(width))
-    for node in report.nodes:
-        shown = without_clock(node) if report.state in OVER else node
-        described.append(styled(node, clean(node_line(shown, time.time(), width), colour=False), colour))
-        if report.state not in OVER and report.lease_end is None:
-            described += _pids(node.ranks, width)
+    for group in grouped(report.nodes, MOST_PRINTED):
+        shown = [without_clock(node) for node in group] if report.state in OVER else group
+        described.append(styled(group[0], clean(group_line(shown, time.time(), width), colour=False), colour))
+        if report.state not in OVER and report.lease_end is None and len(group) == 1:
+            described += _pids(group[0].ranks, width)
     if report.verdict is not None:
         described.append(f"verdict: {report.verdict.finding.message}")
     return [paint_line(part, colour) for line in described for part in line.split("\n")]

@@ -12,6 +12,8 @@ from allranks.text import count_of, cut, format_elapsed, format_percent, name_wi
 from .terminal import DIM, STATE_STYLES, clean, paint
 
 NODES_SHOWN = 32
+MOST_PRINTED = 256  # nodes with lines of their own outside of a window
+LONGEST_GROUP = len("4,096 nodes")
 RULE = 72  # characters
 
 
@@ -23,18 +25,17 @@ def table_lines(
     began: float | None = None,
     colour: bool = False,
 ) -> list[str]:
-    """Write a rule with the time, headings, a line a node, `most` at most, and the totals of several.
+    """Write a rule with the time, headings, a line a node, and the totals of several.
 
-    `now` and `began`, when the run began, are in unix seconds.
+    Of more than `most` nodes those that are alike have one line. `now` and `began`, when the run began, are in
+    unix seconds.
     """
     progress = RunProgress.of(status.nodes)
-    name_width = widest_label(status.nodes)
+    name_width = max(widest_label(status.nodes), LONGEST_GROUP if len(status.nodes) > most else 0)
     lines = [_rule(time_text(progress, now, began, status.goodput), width, colour)]
     lines.append(paint(cut(heading(name_width), width - 1), DIM, colour))
-    for node in status.nodes[:most]:
-        lines.append(styled(node, cut(clean(node_line(node, now, name_width), colour=False), width - 1), colour))
-    if len(status.nodes) > most:
-        lines.append(cut(f"… and {count_of(len(status.nodes) - most, 'more node')}: allranks status", width - 1))
+    for group in grouped(status.nodes, most):
+        lines.append(styled(group[0], cut(clean(group_line(group, now, name_width), colour=False), width - 1), colour))
     if len(status.nodes) > 1:
         lines.append(cut(total_line(status.nodes, progress, now, name_width), width - 1))
     return lines
@@ -89,6 +90,35 @@ def node_line(node: NodeStatus, now: float, name_width: int = 5) -> str:
     """Write a node's line; blank where nothing is known. `now`: unix seconds."""
     progress = RunProgress.of([node])
     return _line((label(node), node.state, *_cells(node.ranks, progress, now)), name_width)
+
+
+def grouped(nodes: Sequence[NodeStatus], most: int) -> list[list[NodeStatus]]:
+    """Put nodes of one state, with ranks of the same states, into groups, the smallest first; up to `most` of them.
+
+    Up to `most` nodes stand alone each. What remains of too many groups is the last.
+    """
+    if len(nodes) <= most:
+        return [[node] for node in nodes]
+    alike: dict[tuple[str, str, frozenset[tuple[str, int]]], list[NodeStatus]] = {}
+    for node in nodes:
+        states = frozenset(Counter(rank.state for rank in node.ranks).items())
+        alike.setdefault((node.role, node.state, states), []).append(node)
+    groups = sorted(alike.values(), key=len)
+    if len(groups) <= most:
+        return groups
+    rest = [node for group in groups[most - 1 :] for node in group]
+    return [*groups[: most - 1], rest]
+
+
+def group_line(nodes: Sequence[NodeStatus], now: float, name_width: int) -> str:
+    """Write the line of nodes that are alike."""
+    if len(nodes) == 1:
+        return node_line(nodes[0], now, name_width)
+    ranks = [rank for node in nodes for rank in node.ranks]
+    states = {node.state for node in nodes}
+    state = states.pop() if len(states) == 1 else ""
+    named = f"{nodes[0].role} {len(nodes):,} nodes".lstrip()
+    return _line((named, state, *_cells(ranks, RunProgress.of(nodes), now)), name_width)
 
 
 def total_line(nodes: Sequence[NodeStatus], progress: RunProgress, now: float, name_width: int) -> str:

@@ -17,7 +17,7 @@ from allranks.protocol.samples import NodeUsage
 from allranks.runs.documents import NodeStatus, RankStatus, RunProgress, RunReport
 from allranks.text import count_of, cut, format_percent, format_rate, format_time, plural
 
-from .nodetable import heading, label, node_line, styled, time_text, total_line
+from .nodetable import MOST_PRINTED, heading, label, node_line, styled, time_text, total_line
 from .sentences import event_line
 from .terminal import BAD, BOLD, BOLD_BAD, DIM, GOOD, STATE_STYLES, UNSURE, WARN, clean, paint
 
@@ -181,7 +181,7 @@ def cell_of(rank: RankStatus) -> Cell:
 
 
 def grid_lines(nodes: Sequence[NodeStatus], width: int, most: int, colour: bool) -> list[str]:
-    """Draw a cell a rank, in groups of a node; where that takes more than `most` lines, a cell a node."""
+    """Draw a cell a rank, in groups of a node; where that takes more than `most` lines, a cell a node or several."""
     ranked = [(node, [cell_of(rank) for rank in node.ranks]) for node in nodes if node.ranks]
     if not ranked:
         return []
@@ -192,6 +192,11 @@ def grid_lines(nodes: Sequence[NodeStatus], width: int, most: int, colour: bool)
         title = "nodes, each with its worst rank"
         worst = [max(cells, key=_badness) for _, cells in ranked]
         rows = _rows([(label(ranked[0][0]), worst)], width)
+        if len(rows) > most - 1:
+            each = -(-len(rows) // max(1, most - 1))
+            title = f"{each} nodes a cell, each with its worst rank"
+            worst = [max(worst[at : at + each], key=_badness) for at in range(0, len(worst), each)]
+            rows = _rows([(label(ranked[0][0]), worst)], width)
     shown = rows[: max(1, most - 1)]
     used = {cell for _, cells in ranked for cell in cells}
     lines = [_fit(f"{title}: {_legend(used)}", width)]
@@ -239,6 +244,7 @@ def node_lines(snapshot: TopSnapshot, progress: RunProgress, width: int, most: i
     if not nodes:
         return []
     shown = nodes
+    most = min(most, MOST_PRINTED)
     if len(nodes) > most:
         places = {id(node): place for place, node in enumerate(nodes)}
         worst = sorted(nodes, key=lambda node: (-_node_badness(node), -_lateness(node), places[id(node)]))[:most]
