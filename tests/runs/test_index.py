@@ -31,7 +31,7 @@ def clock(monkeypatch):
 
 def say(writer, clock, second, rank, text):
     clock[0] = NOW + second
-    offset = writer.ends.get((rank, Stream(RANK_LOG, rank, 0)), 0)
+    offset = writer.ends.get(rank, {}).get(Stream(RANK_LOG, rank, 0), 0)
     assert writer.write(rank, f"h{rank + 1}", Stream(RANK_LOG, rank, 0), offset, text)
 
 

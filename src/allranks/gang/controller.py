@@ -67,7 +67,8 @@ Handler = Callable[[Member, Message], None]
 TICK = 0.2
 # The clock that goes on while the machine sleeps: macOS, which has no CLOCK_BOOTTIME, calls it CLOCK_MONOTONIC.
 AWAKE_OR_ASLEEP = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-STATUS_EVERY = 1.0
+LOOK_EVERY = 1.0
+RANKS_A_SECOND = 8192  # of which status.json says the state: those of a larger run it has less often
 ACK_EVERY = 2.0
 ABANDONED = 10.0  # seconds after the grace for nodes to end their ranks where the gang itself failed
 
@@ -75,6 +76,15 @@ ABANDONED = 10.0  # seconds after the grace for nodes to end their ranks where t
 def on(kind: type[Kind], take: Callable[[Member, Kind], None]) -> tuple[type, Handler]:
     """Give a row of the table: who takes a message of this kind. A wrong pair is a type error."""
     return kind, take  # type: ignore[return-value]  # the table is asked by the kind of the message
+
+
+def status_pause(ranks: int, beat: float) -> float:
+    """Give the seconds between two states of a run: as `beat` says that this process lives, no more than that.
+
+    >>> [status_pause(ranks, 5.0) for ranks in (8, 8192, 32768, 1 << 20)]
+    [1.0, 1.0, 4.0, 5.0]
+    """
+    return min(max(LOOK_EVERY, ranks / RANKS_A_SECOND), max(LOOK_EVERY, beat))
 
 
 class Controller:
@@ -108,7 +118,7 @@ class Controller:
         self._shipper = shipper
         self._table: dict[type, Handler] = dict(self._rows())
         self._over = asyncio.Event()
-        self._next_status = self._next_ack = self._next_look_at_control = 0.0
+        self._next_look = self._next_status = self._next_ack = self._next_look_at_control = 0.0
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self.failure: Exception | None = None  # of allranks itself
         self._abandoned = False
@@ -263,7 +273,7 @@ class Controller:
         """Its ranks have ended and their output is here, or it never had any: it was late when another failed."""
         if self._abandoned:
             return member.has_ended
-        node = self.roster.everyone[member.node.name]
+        node = self.roster.state_of(member.node.name)
         return not node.ranks or (node.ended and not self.recording.is_unfetched(member))
 
     # -- run.json and evidence ---------------------------------------------------------------------
@@ -291,7 +301,7 @@ class Controller:
 
     def header(self, member: Member, renewing: bool) -> AgentHeader:
         """Give what the boot code of a node has to know."""
-        incarnation = self.roster.everyone[member.node.name].incarnation
+        incarnation = self.roster.state_of(member.node.name).incarnation
         return AgentHeader(
             mode="attach" if renewing else "agent",
             uid=self.context.uid,
@@ -525,11 +535,13 @@ class Controller:
         if now >= self._next_ack:
             self._next_ack = now + ACK_EVERY
             self._acknowledge()
-        if now >= self._next_status:
-            self._next_status = now + STATUS_EVERY
+        if now >= self._next_look:
+            self._next_look = now + LOOK_EVERY
             self._look_at_ranks(now)
             for node in self.links.newly_listed():
                 self.feed(NodeListed(node))
+        if now >= self._next_status:
+            self._next_status = now + status_pause(self.roster.world_size, self.links.beat)
             self._write_status()
         self.view.tick(time.time())
 

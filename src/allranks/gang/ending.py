@@ -98,16 +98,19 @@ class Ending:
         roster = self.roster
         if roster.spec.tries_again and not roster.stop_reason and now < self._fence_at:
             return []
-        if now < self._deadline and self._any_there(lambda node: not node.ended):
-            return []
-        if now < self._deadline + DRAIN_PATIENCE and self._any_there(lambda node: node.ended and not node.drained):
+        waits_for_ends = now < self._deadline
+
+        def is_awaited(node: NodeState) -> bool:
+            return not node.drained if node.ended else waits_for_ends
+
+        if now < self._deadline + DRAIN_PATIENCE and self._any_there(is_awaited):
             return []
         roster.state = State.OVER
         return [*self._compare_calls(), AttemptOver(roster.attempt)]
 
-    def _any_there(self, awaited: Callable[[NodeState], bool]) -> bool:
-        """Whether a node is there of which something is awaited. The first that is found answers."""
-        return any(awaited(node) and node.node_dir and not node.gone for node in self.roster.nodes.values())
+    def _any_there(self, is_awaited: Callable[[NodeState], bool]) -> bool:
+        """Whether a node is there of which something is awaited."""
+        return self.roster.any_node("end", lambda node: is_awaited(node) and bool(node.node_dir) and not node.gone)
 
     def _compare_calls(self) -> list[Action]:
         called = {rank: groups for end in self.roster.exits for rank, groups in end.fact.calls.items()}

@@ -106,6 +106,7 @@ class Gathering:
         if again:
             return again
         node.state = "unreachable"
+        self.roster.failed_to_reach = True
         return self._failed_on_a_node(stamped.fact.finding, now)
 
     def on_tick(self, stamped: Stamped[Tick], now: float) -> list[Action]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from allranks.diagnose.devices import Devices
 from allranks.diagnose.out_of_memory import DEEPSPEED
@@ -177,17 +177,17 @@ class NodeState:
 
     def status(self, progress: Mapping[int, RankStatus]) -> NodeStatus:
         """Return the node's part of status.json; `progress` has the figures of the ranks that have shown any."""
-        ranks = tuple(
-            replace(
-                progress.get(rank.rank, RankStatus(rank.rank)),
-                local_rank=rank.local_rank,
-                state=rank.state,
-                pid=rank.pid,
-                lateness_s=rank.lateness,
-            )
-            for rank in self.ranks.values()
-        )
+        ranks = tuple(_rank_status(rank, progress.get(rank.rank, _NOTHING_SEEN)) for rank in self.ranks.values())
         return NodeStatus(self.name, self.index, self.address, self.state, ranks, self.usage)
+
+
+_NOTHING_SEEN = RankStatus()
+
+
+def _rank_status(rank: RankState, seen: RankStatus) -> RankStatus:
+    """Join what is known of a rank; `dataclasses.replace` takes three times as long, and a run may have 32,768."""
+    known = {"rank": rank.rank, "local_rank": rank.local_rank, "state": rank.state, "pid": rank.pid}
+    return RankStatus(**{**vars(seen), **known, "lateness_s": rank.lateness})
 
 
 def of_deepspeed(facts: JsonObject) -> dict[str, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -305,7 +304,10 @@ class Progress:
                 self.last_activity = now
 
     def _reader(self, rank: int) -> StepReader:
-        return self._readers.setdefault(rank, StepReader(self._late_until))
+        reader = self._readers.get(rank)
+        if reader is None:
+            reader = self._readers[rank] = StepReader(self._late_until)
+        return reader
 
     def _prefer_metrics(self, rank: int) -> None:
         """Forget what was recognised in logs: the program says itself how far it is."""
@@ -352,6 +354,7 @@ class Progress:
         """How far the ranks are that have written anything, or whose collectives were counted."""
         ranks: dict[int, RankStatus] = {}
         is_counted = all(reader.step is None for reader in self._readers.values())
+        rates = dict(self._counts.rates) if is_counted else {}
         for rank, t in self._last_output.items():
             reader = self._reader(rank)
             epoch = self._finders[rank].epoch if rank in self._finders else None
@@ -362,10 +365,10 @@ class Progress:
                 last_output=round(t, 3),
                 total_steps=reader.total,
                 epoch=epoch,
+                collectives=rates.pop(rank, None),
             )
-        if is_counted:
-            for rank, rate in self._counts.rates.items():
-                ranks[rank] = replace(ranks.get(rank, RankStatus(rank)), collectives=rate)
+        for rank, rate in rates.items():
+            ranks[rank] = RankStatus(rank, collectives=rate)
         return ranks
 
     def changed(self) -> bool:

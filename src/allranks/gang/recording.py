@@ -255,7 +255,7 @@ class Recording:
         have = self.logs.sizes(member.node.index, member.node.name)
         in_place = f"{METRICS}/" if member.node.index in self._roster.context.local_nodes else "-"
         late = any(have.get(key, 0) < end for key, end in member.ends.items() if not key.startswith(in_place))
-        node = self._roster.everyone[member.node.name]
+        node = self._roster.state_of(member.node.name)
         return late or bool(node.ranks and not node.drained)
 
     # -- states ------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class RendezvousCheck:
         actions: list[Action] = []
         if not stamped.fact.shared:
             actions.append(roster.add_finding(not_shared(stamped.node, master, roster.spec.places.output_dir or "")))
-        if any(n.probes is None for n in roster.nodes.values()):
+        if roster.any_node("probes", lambda node: node.probes is None):
             return actions
         probes = {n.name: n.probes or () for n in roster.nodes.values()}
         forwarded = roster.context.forwarded

@@ -6,7 +6,7 @@ Times by the clock of the limits (never set) are called `…_at`, unix seconds `
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from allranks.cluster import Cluster
@@ -64,6 +64,8 @@ class Roster:
         self.last_verdict = ""  # of the attempt before, in a sentence
         self.former_world_size = 0  # of the attempt before, where it came to a plan
         self.findings: list[Finding] = []
+        self.failed_to_reach = False  # a node, at any time
+        self._witnesses: dict[str, NodeState] = {}  # by question: of which node it held when it was last asked
         self.begin_attempt(now, t)
 
     def begin_attempt(self, now: float, t: float, pause: float = 0.0) -> None:
@@ -201,7 +203,23 @@ class Roster:
     @property
     def has_all_facts(self) -> bool:
         """Whether every node has been looked at."""
-        return all(n.facts is not None for n in self.nodes.values())
+        return not self.any_node("facts", lambda node: node.facts is None)
+
+    def any_node(self, question: str, holds: Callable[[NodeState], bool]) -> bool:
+        """Tell whether something holds of a node.
+
+        Each fact of each node asks, and nodes answer roughly in their order: the last of which it holds is found once,
+        and asked first from then on.
+        """
+        witness = self._witnesses.get(question)
+        if witness is not None and self.nodes.get(witness.name) is witness and holds(witness):
+            return True
+        found = next((node for node in reversed(self.nodes.values()) if holds(node)), None)
+        if found is None:
+            self._witnesses.pop(question, None)
+            return False
+        self._witnesses[question] = found
+        return True
 
     def judge(self, nodes: Iterable[NodeState]) -> list[Finding]:
         """Judge what was found on nodes."""
@@ -253,7 +271,7 @@ class Roster:
     @property
     def has_unreachable(self) -> bool:
         """Whether a node could not be reached."""
-        return any(n.state == "unreachable" for n in self.nodes.values())
+        return self.failed_to_reach and any(n.state == "unreachable" for n in self.nodes.values())
 
     def ranks(self) -> list[RankState]:
         """All ranks of the present attempt, in order."""

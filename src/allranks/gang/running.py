@@ -65,9 +65,9 @@ class Running:
             former_world_size=roster.former_world_size,
         )
         actions: list[Action] = []
-        keep = None
-        if roster.context.keeps_launch:
+        if roster.context.keeps_launch:  # one for all, before any starts: it is packed once
             keep = keep_order(roster.spec, roster.context)
+            actions += [Send(planned.node.name, keep) for planned in roster.plan.nodes]
         temporary: dict[str, str] = {}
         for planned in roster.plan.nodes:
             node = roster.nodes[planned.node.name]
@@ -77,8 +77,6 @@ class Running:
             if is_own and place.output_dir.startswith(TEMPORARY):
                 temporary[node.name] = place.output_dir
             launch = NodeLaunch(roster.spec, roster.plan.world_size, planned, place, attempt, node.plan_facts)
-            if keep is not None:
-                actions.append(Send(node.name, keep))
             actions.append(Send(node.name, orders(launch)))
         if roster.has_one_process:
             for node in roster.nodes.values():  # nothing reports the ranks: one process stands for all of them

@@ -59,10 +59,13 @@ class Choice:
 
 def offered(facts: Mapping[str, NodeFacts], master: str, network: str | None) -> tuple[Offer, ...]:
     """List the master's addresses, best first; loopback (then first) only where all nodes share it."""
-    shared = share_network(facts)
+    return _offers_of(facts.get(master, _NOTHING), share_network(facts), network)
+
+
+def _offers_of(node: NodeFacts, shared: bool, network: str | None) -> tuple[Offer, ...]:
     networks = [ipaddress.ip_network(n, strict=False) for n in (network or "").split(",") if n]
     ranked = []
-    for name, item, interface in local_addresses(facts.get(master, _NOTHING)):
+    for name, item, interface in local_addresses(node):
         flags = item.flags or ()
         if not _may_be_offered(interface, item.address, item.scope, shared) or _UNUSABLE & set(flags):
             continue
@@ -501,9 +504,10 @@ def main_addresses(
     family = _family(master_addresses)
     interfaces = choose_address(spec, master, port, facts, probes).interfaces if port else {}
     addresses = {}
+    shared = share_network(facts)  # once: each of the nodes asks
     for name, node in facts.items():
         gloo = interfaces[name].gloo if name in interfaces else None
-        offers = [offer.address for offer in offered(facts, name, spec.rendezvous.network)]
+        offers = [offer.address for offer in _offers_of(node, shared, spec.rendezvous.network)]
         for local, address, _ in local_addresses(node):
             if local == gloo and address.scope != "link" and address.family == family:
                 offers.insert(0, address.address)

@@ -506,6 +506,7 @@ def _defaults(kind: Any) -> FrozenSet[str]:
 
 # -- encoding ------------------------------------------------------------------------------------------
 
+_PLAIN = frozenset((str, int, float, bool, type(None)))  # the quick way for most values
 _omitted: Dict[type, FrozenSet[str]] = {}
 _sparse: Set[type] = set()
 _computed: Dict[type, Tuple[str, ...]] = {}
@@ -569,9 +570,9 @@ def encode(value: object) -> Any:
     """Make the JSON value of a record, or of containers of records."""
     if isinstance(value, enum.Enum):
         return value.value
-    if value is None or isinstance(value, (str, int, float)):
-        return value
     kind = type(value)
+    if kind in _PLAIN or isinstance(value, (str, int, float)):
+        return value
     if is_record(kind):
         return _encode_record(value, kind)
     if isinstance(value, Mapping):
@@ -599,6 +600,9 @@ def _encode_record(value: object, kind: Any) -> JsonObject:
     result = {}
     for name in field_names(kind):
         item = getattr(value, name)
+        if type(item) in _PLAIN and name not in omitted and not (item is None and is_sparse):
+            result[json_name(name)] = item
+            continue
         if (name in omitted and _is_empty(item)) or (item is None and is_sparse):
             continue
         if name == _spread.get(kind):

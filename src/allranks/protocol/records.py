@@ -40,7 +40,8 @@ else:
             return cls(*values)
 
         def _replace(self, **named):
-            return type(self)(**{**self._asdict(), **named})
+            values = [named.pop(name, value) for name, value in zip(self._fields, self)]
+            return type(self)(*values, **named)  # what is left has no place
 
         def _asdict(self):
             return dict(zip(self._fields, self))

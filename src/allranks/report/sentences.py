@@ -120,10 +120,12 @@ def event_line(stamped: Stamped[Fact], nodes: int) -> str | None:
 
     `nodes` are in the run; who follows a run from elsewhere may not know them yet.
     """
+    write = _WRITERS.get(type(stamped.fact))
+    if write is None and not isinstance(stamped.fact, GateProved):
+        return None
     stamped = on_one_line(stamped)
     if isinstance(stamped.fact, GateProved):
         return _rendezvous_line(stamped.node, stamped.fact, nodes, stamped.role)
-    write = _WRITERS.get(type(stamped.fact))
     line = None if write is None else write(stamped)
     return f"{stamped.role}: {line}" if line and stamped.role else line
 

@@ -199,9 +199,13 @@ class RunDirectory:
 
     # -- documents ---------------------------------------------------------------------------------
 
-    def write_document(self, name: str, document: Document) -> None:
-        """Replace a JSON document as a whole; on a full disk the old one stays."""
-        self._replace(name, document_text({"schema": SCHEMA, **_without_secrets(document)}))
+    def write_document(self, name: str, document: Document, has_texts: bool = True) -> None:
+        """Replace a JSON document as a whole; on a full disk the old one stays.
+
+        One without texts, but for names and words of ours, is not searched for secrets.
+        """
+        whole = {"schema": SCHEMA, **document}
+        self._replace(name, _without_secrets(whole, document_text) if has_texts else document_text(whole))
 
     def keep_room(self) -> None:
         """Keep room for the end of the run on a disk that fills up, where it has some."""
@@ -284,7 +288,7 @@ class RunDirectory:
 
     def append_line(self, event: Document) -> None:
         """Write one line of events.jsonl in one write; a full disk is kept in `write_failure`, never raised."""
-        text = json.dumps({"schema": SCHEMA, **_without_secrets(event)})
+        text = _without_secrets({"schema": SCHEMA, **event}, json.dumps)
         line = (b"\n" if self._torn else b"") + text.encode() + b"\n"
         written = 0
         self.events_written += len(line)
@@ -406,14 +410,15 @@ class RunDirectory:
         return RunCondition(state, at_rest(status), result)
 
 
-def _without_secrets(document: Document) -> Document:
-    """Redact a document that may hold a secret; most have none, and the encoder in C is quick."""
+def _without_secrets(document: Document, write: Callable[[Document], str]) -> str:
+    """Write a document, redacted where it may hold a secret; most have none, and the encoder in C is quick."""
     from allranks.settings.secretforms import may_hold  # late, with its patterns: readers need none
     from allranks.settings.secrets import redact_document
 
-    if not may_hold(json.dumps(document)):
-        return document
-    return redact_document(document)
+    text = write(document)
+    if not may_hold(text):
+        return text
+    return write(redact_document(document))
 
 
 def document_text(document: Document) -> str:

@@ -27,7 +27,7 @@ from allranks.protocol.frames import (
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.run_facts import Fact, LogContinued, Stamped, of_kind
 
-from .directory import RunDirectory, safe_name
+from .directory import RunDirectory, attempt_folder, attempt_of, safe_name
 from .regular import append, read_end, replacing, size_of
 
 # -- The time index beside a rank's log: when which bytes arrived ------------------------------------------------------
@@ -141,12 +141,13 @@ class LogWriter:
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
         self._open: OrderedDict[tuple[int, Stream], _Log] = OrderedDict()
-        self.ends: dict[tuple[int, Stream], int] = {}
+        self.ends: dict[int, dict[Stream, int]] = {}  # by node
         self._fresh: dict[int, dict[str, int]] = {}
         self._indexed: dict[tuple[int, Stream], float] = {}
         self._bases: dict[tuple[int, Stream], int] = {}  # where in its file a stream begins, if not at 0
         self._newcomers: set[int] = set()
         self._holders: dict[int, int] = {}  # the node that has a rank, by their numbers
+        self._attempts: set[int] | None = None  # that have a folder; None until it was looked for what is there
         self._gaps: Counter[int] = Counter()  # bytes by node
         self.failure = ""  # why the last write that failed did
 
@@ -189,7 +190,7 @@ class LogWriter:
                 log.end += written
                 rest = rest[written:]
         finally:
-            self.ends[(node_index, stream)] = log.end
+            self.ends.setdefault(node_index, {})[stream] = log.end
             base = self._bases.get((node_index, stream), 0)
             self._fresh.setdefault(node_index, {})[stream_key(stream)] = log.end - base
 
@@ -200,9 +201,11 @@ class LogWriter:
             self._open.move_to_end(key)
             return log
         path = self._run.log_path(node_index, node_name, *stream)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        log = _Log(fd, self.ends.get(key, os.fstat(fd).st_size))
+        if self._attempts is not None:
+            self._attempts.add(attempt_of(path))
+        fd = _open(path)
+        end = self.ends.get(node_index, {}).get(stream)
+        log = _Log(fd, os.fstat(fd).st_size if end is None else end)
         if node_index in self._newcomers and stream.kind in SHARED and key not in self._bases:
             self._begin_at(node_index, stream, log.end)
         self._open[key] = log
@@ -224,8 +227,10 @@ class LogWriter:
     def begin_anew(self, node_index: int, node_name: str) -> None:
         """Go on with another agent of a node: what it sends of a file that is there comes after what is in it."""
         self._newcomers.add(node_index)
-        for key in [k for k in self.ends if k[0] == node_index and k[1].kind in (*SHARED, NODE_LOG)]:
-            del self.ends[key]
+        ends = self.ends.get(node_index, {})
+        for stream in [stream for stream in ends if stream.kind in (*SHARED, NODE_LOG)]:
+            del ends[stream]
+            key = (node_index, stream)
             self._bases.pop(key, None)
             if key in self._open:
                 os.close(self._open.pop(key).fd)
@@ -249,10 +254,11 @@ class LogWriter:
         key = (node_index, stream)
         path = self._run.log_path(node_index, "", *stream)
         end = size_of(path)
-        sent = self.ends.get(key, 0) - self._bases.get(key, 0)
+        ends = self.ends.setdefault(node_index, {})
+        sent = ends.get(stream, 0) - self._bases.get(key, 0)
         if key in self._open:
             os.close(self._open.pop(key).fd)
-        self.ends[key] = end
+        ends[stream] = end
         self._begin_at(node_index, stream, end - sent)
 
     def _begin_at(self, node_index: int, stream: Stream, base: int) -> None:
@@ -274,14 +280,16 @@ class LogWriter:
         sizes: dict[str, int] = {}
         top = self._run.path / "logs"
         folder = f"node_{node_index:02d}_{safe_name(node_name)}"
-        for attempt, base in [(0, top), *_attempts(top)]:
-            for path in (base / folder).glob("*.log"):
+        if self._attempts is None:
+            self._attempts = {0, *_attempts(top)}
+        for attempt in sorted(self._attempts):
+            for path in (top / attempt_folder(attempt) / folder).glob("*.log"):
                 stream = _stream_of(path.name, attempt)
                 if stream is not None:
                     sizes[stream_key(stream)] = path.stat().st_size - self._bases.get((node_index, stream), 0)
-        for key, end in self.ends.items():
-            if key[0] == node_index and key[1].kind in (METRICS, STACKS, FLIGHT, RAS, AUDIT, DUMP):
-                sizes[stream_key(key[1])] = end - self._bases.get(key, 0)
+        for stream, end in self.ends.get(node_index, {}).items():
+            if stream.kind in (METRICS, STACKS, FLIGHT, RAS, AUDIT, DUMP):
+                sizes[stream_key(stream)] = end - self._bases.get((node_index, stream), 0)
         return sizes
 
     def fresh_sizes(self, node_index: int) -> dict[str, int]:
@@ -295,13 +303,18 @@ class LogWriter:
         self._open.clear()
 
 
-def _attempts(top: Path) -> list[tuple[int, Path]]:
-    attempts = []
-    for path in top.glob("attempt_*"):
-        number = path.name.removeprefix("attempt_")
-        if number.isdecimal():
-            attempts.append((int(number), path))
-    return attempts
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:  # the first of its folder
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return os.open(path, flags, 0o600)
+
+
+def _attempts(top: Path) -> list[int]:
+    numbers = [path.name.removeprefix("attempt_") for path in top.glob("attempt_*")]
+    return [int(number) for number in numbers if number.isdecimal()]
 
 
 def _stream_of(name: str, attempt: int) -> Stream | None:

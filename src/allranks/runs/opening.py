@@ -50,8 +50,8 @@ def write_first_status(run: RunDirectory, state: str, nodes: Sequence[NodeEntry]
 
 
 def write_status(run: RunDirectory, status: StatusDocument) -> None:
-    """Write status.json."""
-    run.write_document("status.json", encode(status))
+    """Write status.json, each second: it holds names, words of ours and numbers."""
+    run.write_document("status.json", encode(status), has_texts=False)
 
 
 def write_last_status(run: RunDirectory, state: str, last: StatusDocument | None) -> None:

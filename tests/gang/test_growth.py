@@ -1,0 +1,90 @@
+"""What a controller does for a run of N nodes grows as N does: counted in calls of functions, never in seconds.
+
+Each of these grew as N². `python -m bench simulate` found them: with 4,096 nodes they were most of what it did.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.gang.test_gang import Drive
+
+from allranks.gang.channel import pipe_of
+from allranks.protocol.frames import RANK_LOG, Stream
+from allranks.runs.directory import RunDirectory
+from allranks.runs.logs import LogWriter
+
+FEW = 60
+TIMES = 4
+MOST = 1.1 * TIMES  # of what FEW nodes take; N² would be 16 times
+
+
+def calls_of(act: Callable[[], object]) -> int:
+    """How often functions are called: each turn of a generator is one, and so is a method of a built-in type."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def calls_by_word(nodes: int) -> dict[str, int]:
+    """What each kind of word took, said by every node or rank in their order, from the first hello to the end."""
+    drive = Drive(count=nodes, nproc=2)
+    drive.compares = False
+    names = [f"h{index}" for index in range(nodes)]
+    ranks = [str(rank) for rank in range(2 * nodes)]
+    calls = {}
+
+    def all_say(word: str, say: Callable[[str], object], who: list[str]) -> None:
+        calls[word] = calls_of(lambda: [say(one) for one in who[:-1]])
+        say(who[-1])  # the last begins the next phase, whose work is once for all
+
+    all_say("hello", drive.hello, names)
+    all_say("facts", drive.facts, names)
+    drive.listening()
+    calls["proof of all"] = calls_of(lambda: [drive.probed(name) for name in names])
+    all_say("started", drive.started, ranks)
+    all_say("initialised", drive.initialised, ranks)
+    drive.exit("1", "code=1")
+    all_say("ended", drive.ended, names)
+    all_say("drained", drive.drained, names)
+    assert drive.roster.state.value == "over"
+    return calls
+
+
+def test_the_gang_decides_about_many_nodes_as_about_few() -> None:
+    few = calls_by_word(FEW)
+    many = calls_by_word(TIMES * FEW)
+    assert {word: calls for word, calls in many.items() if calls > MOST * few[word]} == {}
+
+
+def sizes_of_all(place: Path, nodes: int) -> int:
+    run = RunDirectory.create(place, "job", 1.0)
+    writer = LogWriter(run)
+    for index in range(nodes):
+        assert writer.write(index, f"h{index}", Stream(RANK_LOG, index, 1), 0, b"x")
+    calls = calls_of(lambda: [writer.sizes(index, f"h{index}") for index in range(nodes)])
+    assert writer.sizes(nodes - 1, f"h{nodes - 1}") == {f"0/{nodes - 1}/1": 1}
+    writer.close()
+    return calls
+
+
+def test_how_much_is_here_of_a_node_is_found_without_a_look_at_the_others(tmp_path: Path) -> None:
+    assert sizes_of_all(tmp_path / "many", TIMES * FEW) < MOST * sizes_of_all(tmp_path / "few", FEW)
+
+
+@pytest.mark.parametrize("nodes", [1, 32, 200, 1000, 4096])
+def test_what_pipes_hold_stays_below_what_a_user_may_have(nodes: int) -> None:
+    assert pipe_of(nodes) >= 64 << 10
+    assert pipe_of(nodes) == 64 << 10 or pipe_of(nodes) * nodes <= 32 << 20
