@@ -7,8 +7,9 @@ import os
 import socket
 import sys
 
-from allranks.cluster import Cluster, Node
 from allranks.engines.command_transport import ProcessClient
+
+from allranks.cluster import Cluster, Node
 from allranks.engines.ssh import SshTransport
 from allranks.gang.session import create
 from allranks.gang.transport import Client, NodeReach
