@@ -333,24 +333,6 @@ def test_a_port_that_is_taken_is_named_with_the_reason():
             Listener(2, SECRET, Meeting.admit, lambda text: None).start(LOOPBACK, port)
 
 
-def test_connections_from_a_nodes_own_address_do_not_keep_it_out(meeting):
-    """836,000 of them did: a round of the loop took more than may be there, and the node's was the oldest."""
-    may_go_on = threading.Event()
-    meeting.listener.stopped = lambda reason: may_go_on.wait(BOUND)
-    busy, records = meeting.join(2)
-    busy.sendall(records.pack(b'C{"type":"stop","reason":"ctrl-c"}'))
-    node = meeting.connect()
-    shake = Handshake(SECRET, listens=False)
-    node.sendall(shake.begin())
-    for _ in range(300):
-        meeting.connect()
-    may_go_on.set()
-    while not shake.done:
-        node.sendall(shake.feed(node.recv(4096)))
-    node.sendall(shake.channel().pack(b'C{"type":"hello","rank":1}'))
-    meeting.until(lambda: 1 not in meeting.listener.missing())
-
-
 @pytest.mark.parametrize("kind", [DialledTransport, JoinedTransport])
 def test_a_node_that_does_not_come_back_is_a_verdict_with_a_cause(meeting, kind):
     """The verdict of a retry for which it did not come was "unknown"."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from allranks.findings import Finding
 from allranks.plan.plan import make_plan
+from allranks.preflight.checks.look import failed_look
 from allranks.protocol.messages import FactsMessage, HelloMessage, ShippedMessage
 from allranks.protocol.run_facts import NodeAwaited, NodeReady, NodesChecked, Stamped, TreeArrived
 
@@ -11,7 +12,7 @@ from .changing_world import ChangingWorld
 from .ending import Ending
 from .members import NodeState
 from .places import first_order
-from .remarks import prelude_failed, too_small, world_size_differs
+from .remarks import too_small, world_size_differs
 from .rendezvous import RendezvousCheck
 from .roster import Roster
 from .spares import HotSpares, shipping_failure
@@ -89,7 +90,7 @@ class Gathering:
         actions: list[Action] = [roster.stamp(node.take_answer(stamped.fact), node.name)]
         if stamped.fact.failure:
             roster.refused_by_check = True
-            return actions + self._failed_on_a_node(prelude_failed(node.name, stamped.fact.failure), now)
+            return actions + self._failed_on_a_node(failed_look([node.name], stamped.fact.failure), now)
         if roster.refused_by_check:
             return actions + self._check(now)
         if not roster.has_all_facts:

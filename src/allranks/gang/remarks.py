@@ -8,14 +8,8 @@ from allranks.diagnose.hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES, OddCal
 from allranks.diagnose.words import name_by_node
 from allranks.findings import Finding, Where
 from allranks.plan.ranks import Plan
-from allranks.preflight.checks.look import failed_look
 from allranks.protocol.samples import StackSample
 from allranks.text import count_of, plural
-
-
-def prelude_failed(node: str, error: str) -> Finding:
-    """Return the finding about a node whose prelude, or the look at it, failed."""
-    return failed_look([node], error)
 
 
 def unreadable_message(node: str, kind: str, error: str) -> Finding:
