@@ -43,12 +43,12 @@ class Hang(Drive):
             rank = next(iter(self.roster.nodes[name].ranks))
             self.feed(StacksMessage({rank: found}), name)
 
-    def looked(self, **ranks: dict[str, Any]) -> list[str]:
-        """Suspicion, two looks with the same answers, the conclusion."""
-        self.quiet(60)
+    def looked(self, second: dict[str, Any] | None = None, wait: float = 60, **ranks: dict[str, Any]) -> list[str]:
+        """Suspicion, two looks with the same answers but for those of `second`, the conclusion."""
+        self.quiet(wait)
         self.answer(**ranks)
         self.quiet(GAP)
-        self.answer(**ranks)
+        self.answer(**{**ranks, **(second or {})})
         return self.quiet(0.2)
 
 
@@ -121,11 +121,8 @@ def test_a_sign_of_life_between_the_looks_ends_the_suspicion() -> None:
 
 def test_a_busy_rank_is_told_of_and_left_alone() -> None:
     drive = Hang()
-    drive.quiet(60)
-    drive.answer(h0=WAITS, h1={**LOADS, "cpu": 10.0}, h2=WAITS)
-    drive.quiet(GAP)
-    drive.answer(h0=WAITS, h1={**LOADS, "cpu": 10.0 + GAP}, h2=WAITS)
-    assert drive.quiet(0.2) == ["hang-noted", "finding"]
+    busy = {"h1": {**LOADS, "cpu": 10.0 + GAP}}
+    assert drive.looked(busy, h0=WAITS, h1={**LOADS, "cpu": 10.0}, h2=WAITS) == ["hang-noted", "finding"]
     assert drive.hang is None and drive.roster.state is State.RUNNING
     assert drive.quiet(59) == [] and drive.quiet(1)[0] == "hang-suspected"
 
@@ -143,11 +140,8 @@ def test_report_goes_on() -> None:
 def test_a_program_that_moves_because_it_was_looked_at_is_no_hang() -> None:
     """The signal for its stack ended a call of native code; its answer may come after its first output."""
     drive = Hang()
-    drive.quiet(60)
-    drive.answer(h0=WAITS, h1=LOADS, h2=WAITS)
-    drive.quiet(GAP)
-    drive.answer(h0=WAITS, h1={**LOADS, "moved": "clock_nanosleep"}, h2=WAITS)
-    assert drive.quiet(0.2) == ["note"] and drive.hang is None
+    moved = {"h1": {**LOADS, "moved": "clock_nanosleep"}}
+    assert drive.looked(moved, h0=WAITS, h1=LOADS, h2=WAITS) == ["note"] and drive.hang is None
     (finding,) = drive.said("finding")
     assert finding["message"] == (
         "rank 1 on h1 went on because allranks looked at it: the signal for its stack ended its clock_nanosleep early"
@@ -185,11 +179,7 @@ def test_a_rank_that_ended_with_0_shortens_the_wait() -> None:
     drive.exit("2", "code=0")
     drive.since = drive.now
     assert drive.quiet(ENDED_GRACE - 1) == []
-    assert drive.quiet(1)[0] == "hang-suspected"
-    drive.answer(h0=WAITS, h1=WAITS)
-    drive.quiet(GAP)
-    drive.answer(h0=WAITS, h1=WAITS)
-    assert "hang" in drive.quiet(0.2)
+    assert "hang" in drive.looked(wait=1, h0=WAITS, h1=WAITS)
     assert drive.hang is not None and drive.hang.culprits == (2,)
 
 
@@ -199,12 +189,7 @@ def test_a_rank_that_is_stopped_while_the_others_end_is_an_answer() -> None:
     for rank in ("0", "1"):
         drive.exit(rank, "code=0")
     drive.since = drive.now
-    drive.quiet(ENDED_GRACE)
-    stopped = {"text": at(41), "state": "T", "cpu": 1.0}
-    drive.answer(h2=stopped)
-    drive.quiet(GAP)
-    drive.answer(h2=stopped)
-    assert "hang" in drive.quiet(0.2)
+    assert "hang" in drive.looked(wait=ENDED_GRACE, h2={"text": at(41), "state": "T", "cpu": 1.0})
     hang = drive.hang
     assert hang is not None and (hang.cause, hang.culprits) == ("straggler", (2,))
     assert hang.message.endswith("; rank 0 on h0 and rank 1 on h1 ended with code 0")
@@ -288,31 +273,24 @@ def test_numbers_of_an_earlier_silence_do_not_count() -> None:
 
 def test_collectives_that_go_on_between_the_looks() -> None:
     drive = Hang()
-    drive.quiet(60)
-    drive.answer(h0={**WAITS, "counted": {"0": 8}}, h1={**LOADS, "counted": {"0": 8}}, h2=WAITS)
-    drive.quiet(GAP)
-    drive.answer(h0={**WAITS, "counted": {"0": 9}}, h1={**LOADS, "counted": {"0": 8}}, h2=WAITS)
-    assert drive.quiet(0.2) == ["note"] and "collectives go on" in drive.said("note")[-1]["message"]
+    eight = {"counted": {"0": 8}}
+    further = {"h0": {**WAITS, "counted": {"0": 9}}}
+    actions = drive.looked(further, h0={**WAITS, **eight}, h1={**LOADS, **eight}, h2=WAITS)
+    assert actions == ["note"] and "collectives go on" in drive.said("note")[-1]["message"]
     assert drive.gang.hang_watch.suspicion is None and drive.quiet(59) == []
 
 
 def test_a_rank_that_cannot_say_its_numbers_has_not_moved() -> None:
     drive = Hang()
-    drive.quiet(60)
-    drive.answer(h0={**WAITS, "counted": {"0": 8}}, h1=LOADS, h2=WAITS)
-    drive.quiet(GAP)
-    drive.answer(h0={**WAITS, "counted": {}}, h1={**LOADS, "counted": {"0": 8}}, h2=WAITS)
-    assert drive.quiet(0.2)[0] == "hang"
+    second = {"h0": {**WAITS, "counted": {}}, "h1": {**LOADS, "counted": {"0": 8}}}
+    assert drive.looked(second, h0={**WAITS, "counted": {"0": 8}}, h1=LOADS, h2=WAITS)[0] == "hang"
 
 
 def test_with_a_pattern_counters_are_no_sign_of_life_and_are_told_of() -> None:
     drive = Hang(hang_pattern="step")
-    drive.quiet(60)
+    further = {"h0": {**WAITS, "counted": {"0": 9}}}
+    assert drive.looked(further, h0={**WAITS, "counted": {"0": 8}}, h1=LOADS, h2=WAITS) == ["finding"]
     assert drive.asked == 0
-    drive.answer(h0={**WAITS, "counted": {"0": 8}}, h1=LOADS, h2=WAITS)
-    drive.quiet(GAP)
-    drive.answer(h0={**WAITS, "counted": {"0": 9}}, h1=LOADS, h2=WAITS)
-    assert drive.quiet(0.2) == ["finding"]
     assert drive.said("finding")[0]["message"].startswith("no log line has matched --hang-pattern step for 64 s")
     assert drive.roster.state is State.RUNNING
 
