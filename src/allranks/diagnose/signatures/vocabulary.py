@@ -101,17 +101,17 @@ OF_TRACE = (
     Row("library-assertion", "unknown", WEAK, "CPython: an assertion without words, of a library's own", needs=("",),
         pattern=r"^\S*AssertionError(?::\s*)?$", confidence=0.3,
         means="a library found what it does not expect, and does not say why", scope=Scope.EXCEPTION,
-        trace=r"/(?:(?:site|dist)-packages|vllm|sglang|megatron|deepspeed|verl|mindspeed)/[^\"\n]*\", line \d+, in "
-              r"[^\n]*\Z"),
+        trace=r"/(?:(?:site|dist)-packages|vllm|sglang|megatron|deepspeed|verl|mindspeed)/[^\"\n]{0,300}\", "
+              r"line \d{0,9}, in [^\n]{0,100}\Z"),
     Row("command-refuses", "bad-launch-arguments", WEAK, "any launcher's own command line", needs=("",),
         pattern=r"^\S*(?:Key|Value|Attribute|Index)Error: ", confidence=0.55,
         means="the launcher does not know a word of its command line, or lacks one", scope=Scope.EXCEPTION,
         fix="Compare the command with --help of this version: a command or an option of another release is not known. "
             "Then `python -m pip install '{package}==VERSION'`",
-        trace=r"/(?:site|dist)-packages/\w+/(?:cli|commands|cmd)/[^\"\n]*\", line \d+, in [^\n]*\Z"),
+        trace=r"/(?:site|dist)-packages/\w+/(?:cli|commands|cmd)/[^\"\n]{0,300}\", line \d{0,9}, in [^\n]{0,100}\Z"),
     Row("library-attribute", "environment-mismatch", WEAK, "CPython Objects/object.c, of a library's class",
         needs=("",), pattern=r"^\S*AttributeError: (?:type object )?'[A-Z]\w+' object has no attribute|"
                              r"^\S*AttributeError: type object '[A-Z]\w+' has no attribute", confidence=0.6,
         means="a library asks another one for what its installed version has not", scope=Scope.EXCEPTION, fix=RELEASES,
-        trace=r"/(?:site|dist)-packages/[^\"\n]*\", line \d+, in [^\n]*\Z"),
+        trace=r"/(?:site|dist)-packages/[^\"\n]{0,300}\", line \d{0,9}, in [^\n]{0,100}\Z"),
 )  # fmt: skip
