@@ -7,8 +7,6 @@ import os
 import socket
 import sys
 
-from allranks.engines.command_transport import ProcessClient
-
 from allranks.cluster import Cluster, Node
 from allranks.engines.ssh import SshTransport
 from allranks.gang.session import create
@@ -29,7 +27,7 @@ class SimulatedTransport(SshTransport):
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(self._sockets[node.index % len(self._sockets)])
         sock.sendall(json.dumps({"index": node.index, "name": node.name}).encode() + b"\n")
-        return ProcessClient.of_socket(sock)
+        return Client.of_socket(sock)
 
 
 def main() -> int:
