@@ -271,3 +271,21 @@ def test_a_manifest_is_said_to_be_one(tmp_path: Path) -> None:
     assert list(logdiagnosis.read_log_files([job, log]).unread) == [job]
     job.write_text(MANIFEST + "status:\n  phase: Failed\n")  # what happened to it is worth reading
     assert logdiagnosis.read_log_files([job]).unread == {}
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "named"),
+    [
+        ("[0]bond0:192.0.2.1<0> [1]br-05ab:172.19.0.1<0> [2]veth61:fe80::b878%veth61<0>", "NCCL_SOCKET_IFNAME=bond0 "),
+        ("[0]docker0:172.18.0.1<0> [1]ens5:192.0.2.1<0>", "NCCL_SOCKET_IFNAME=ens5 "),
+        ("[0]docker0:172.18.0.1<0>", "NCCL_SOCKET_IFNAME=IFACE "),  # never the one that is at fault
+    ],
+)
+def test_the_fix_names_the_interface_beside_those_of_containers(interfaces: str, named: str) -> None:
+    lines = (
+        f"gpu01:4711:4801 [0] NCCL INFO NET/Socket : Using {interfaces}\n"
+        "gpu01:4711:4801 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 192.0.2.9<41000> failed : "
+        "Connection refused\n"
+    )
+    verdict = judge_logs(logdiagnosis.read_stream(io.BytesIO(lines.encode())))
+    assert verdict.cause == "wrong-interface" and named in verdict.finding.remedy, verdict

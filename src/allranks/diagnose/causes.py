@@ -145,6 +145,7 @@ _PLACEHOLDERS = {
     "host": "NAME", "master": "MASTER", "module": "MODULE", "package": "PACKAGE", "job": "JOB", "pod": "POD",
     "image": "IMAGE", "at_peer": "",
     "container": "CONTAINER", "mtu": "1500", "variable": "VARIABLE", "driver": "VERSION",
+    "link": "IFACE",
 }  # fmt: skip
 
 
@@ -230,7 +231,7 @@ _GAUDI = InWorld(
 _ONECCL = InWorld(
     "Run `fi_info; xpu-smi discovery; env | grep -e CCL_ -e FI_` on every node, and once with CCL_LOG_LEVEL=debug",
     "Choose the transport with CCL_ATL_TRANSPORT=ofi or mpi, the provider with FI_PROVIDER=tcp, and the interface with "
-    "FI_TCP_IFACE={interface}",
+    "FI_TCP_IFACE={link}",
 )
 _COLUMNS: Mapping[str, Mapping[World, InWorld]] = {
     "nccl-ib-error": {
@@ -507,7 +508,7 @@ _TABLE = (
     _cause("hostname-resolves-to-loopback", "a node's own name resolves to 127.x or ::1 and is used for others",
            next_step="Run `getent hosts $(hostname)` on the node",
            fix="Remove the node's own name from the 127.x lines of /etc/hosts, or run `export "
-               "GLOO_SOCKET_IFNAME={interface} {ifname}={interface}`",
+               "GLOO_SOCKET_IFNAME={link} {ifname}={link}`",
            charge=S, ends=Ends.NODE, explains="wrong-interface master-unreachable port-blocked"),
     _cause("port-in-use", "something else holds the port",
            next_step="`ss -ltnp 'sport = :{port}'` names the holder",
@@ -521,8 +522,8 @@ _TABLE = (
            charge=S, ends=Ends.NODE, explains="master-unreachable rendezvous-timeout"),
     _cause("wrong-interface", "an interface was chosen that peers cannot reach",
            next_step="Run `ip -br addr` on every node",
-           fix="Choose the interface that links the nodes with --network CIDR, or run `export {ifname}={interface} "
-           "GLOO_SOCKET_IFNAME={interface}`",
+           fix="Choose the interface that links the nodes with --network CIDR, or run `export {ifname}={link} "
+           "GLOO_SOCKET_IFNAME={link}`",
            charge=S, ends=Ends.NODE, explains="master-unreachable port-blocked rendezvous-timeout"),
     _cause("no-interface", "the interface filter matches nothing",
            next_step="Run `ip -br addr` on every node",
@@ -817,7 +818,7 @@ _TABLE = (
            charge=S, ends=Ends.NODE, explains="name-resolution missing-file permission-denied k8s-image"),
     _cause("ipv6-problem", "IPv6 is used on one side only, or does not work",
            next_step="Run `ip -6 -br addr` on every node",
-           fix="Use an IPv4 address as master, and `export GLOO_SOCKET_IFNAME={interface}{family}`",
+           fix="Use an IPv4 address as master, and `export GLOO_SOCKET_IFNAME={link}{family}`",
            charge=S, ends=Ends.NODE),
     _cause("mtu-or-packet-loss", "large packets or some packets do not arrive",
            next_step="Run `ping -M do -s 8972 {peer}` (jumbo) or with `-s 1472`, and `ethtool -S {interface} | grep "

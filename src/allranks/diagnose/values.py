@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from allranks.plan.interfaces import HOST_LOCAL
+
+_OF_CONTAINERS = rf"(?:{'|'.join(HOST_LOCAL)})"
 _NAME = r"[A-Za-z0-9][\w.-]{0,120}"
 _PATH = r"/[\w.@+~/-]{2,400}"
 # The first pattern that finds a value gives it. Each is tried on the line that tells first, then on the other lines.
@@ -63,6 +66,11 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
     "container": (rf"[Cc]ontainer (?:name )?\"?/?(?P<v>{_NAME})\"?",),
     "variable": (r"KeyError: '(?P<v>[A-Z][A-Z0-9_]{2,60})'", r"environment variable (?P<v>[A-Z][A-Z0-9_]{2,60})"),
     "driver": (r"driver version (?P<v>\d{3}\.\d{1,4}(?:\.\d{1,4})?)",),
+    # NCCL lists what it takes (net_socket.cc): the one beside those of containers leads to other nodes.
+    "link": (
+        rf"Using \[\d+\](?P<v>(?!{_OF_CONTAINERS})[\w.-]{{1,40}}):\S{{3,80}} .{{0,400}}?\[\d+\]{_OF_CONTAINERS}",
+        rf"Using \[\d+\]{_OF_CONTAINERS}.{{0,400}}? \[\d+\](?P<v>(?!{_OF_CONTAINERS})[\w.-]{{1,40}}):",
+    ),
     "mtu": (r"\bmtu[= ](?P<v>\d{3,5})",),
 }  # fmt: skip
 _COMPILED = {name: tuple(map(re.compile, patterns)) for name, patterns in _PATTERNS.items()}

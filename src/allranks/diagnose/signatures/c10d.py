@@ -17,8 +17,8 @@ LAUNCHER = (
 )
 HOST_NETWORK = (
     "Run `ip -br addr` on every node. Start containers with `--network=host`, and pods with hostNetwork. Or choose the "
-    "interface that links the nodes with --network CIDR, or run `export {ifname}={interface} "
-    "GLOO_SOCKET_IFNAME={interface}`"
+    "interface that links the nodes with --network CIDR, or run `export {ifname}={link} "
+    "GLOO_SOCKET_IFNAME={link}`"
 )
 _RETRIED = "nothing answered there: is rank 0 running on that host, and does every node reach the address?"
 ROWS = (

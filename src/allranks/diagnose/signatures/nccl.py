@@ -98,7 +98,7 @@ ROWS = (
         ("ib-queue-memory", "ibv_create|o create ",
          r"(?:ibv_create_(?:cq|qp|srq|comp_channel)\S* failed|[Ff]ailed to create (?:CQ|QP|"
          r"SRQ)).*Cannot allocate", 0.8),
-        ("ib-memory", "Ib failure|InfiniBand|mlx5",
+        ("ib-memory", "Cannot allocate memory",
          r"(?:Ib failure|InfiniBand|mlx5).{0,60}: Cannot allocate memory", 0.7),
         ("memlock", "RLIMIT_MEMLOCK|memlock|locked memory|max locked",
          r"(?i)RLIMIT_MEMLOCK|memlock.*(?:limit|too)|locked memory limit|max locked memory", 0.75),
