@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from tests.overlap.traces import event, gloo, kernel, measured, micros, nccl, operator, step, trace
 
 from allranks.overlap.kernels import elements, gloo_kind, kernel_kind, plain
-from allranks.overlap.measure import Longest
+from allranks.overlap.measure import Longest, measure
 from allranks.overlap.statement import document, verdict
 from allranks.overlap.stream import BrokenTrace
-from allranks.overlap.trace import rank_of, read_trace
+from allranks.overlap.trace import OPTIMIZER_STEPS, rank_of, read_trace
 from allranks.protocol.codec import encode
 
 
@@ -82,6 +85,45 @@ def test_without_steps_the_trace_is_one() -> None:
     assert micros(found) == split(seconds=400, computing=300, communicating=200, both=100)
     assert found.ranks[0].steps[0].step is None and "ProfilerStep" in found.ranks[0].notes[0]
     assert "in a trace of 400 µs" in verdict(found)
+
+
+def optimized(first: int, last: int, late: float = 0.0) -> list[dict[str, Any]]:
+    """Steps of 100 µs from the `first` on: the collective of each, of which rank 1 is the last, and the optimizer's."""
+    events = []
+    for number in range(first, last):
+        begin = 100.0 * number
+        events.append(gloo("all_reduce", begin + 20 + late, 40 - late, [256]))
+        events.append(event("user_annotation", "Optimizer.step#SGD.step", begin + 80, 10))
+    return events
+
+
+def test_without_a_call_of_step_they_lie_between_those_of_the_optimizer() -> None:
+    found = measured(optimized(3, 7))
+    assert [(one.step, one.seconds) for one in found.ranks[0].steps] == [(n, pytest.approx(100e-6)) for n in (1, 2, 3)]
+    assert found.ranks[0].notes == [OPTIMIZER_STEPS]
+    of_critic = [event("user_annotation", "Optimizer.step#Adam.step", 10.0 * at, 1) for at in range(60)]
+    assert len(measured([*optimized(0, 6), *of_critic]).ranks[0].steps) == 5, "the optimizer that steps least often"
+    on_gpu = [kernel(100.0 * at, 5) for at in range(6)]
+    on_gpu += [event("gpu_user_annotation", "Optimizer.step#SGD.step", 100.0 * at + 90, 10, 7) for at in range(3)]
+    assert len(measured([*optimized(0, 6), *on_gpu]).ranks[0].steps) == 2, "the GPU's own"
+
+
+def test_steps_of_traces_that_began_apart_are_matched_by_their_ends() -> None:
+    """Rank 1 is the last in each collective. Its trace begins two steps later, and its times have another base."""
+    early = trace(optimized(3, 9), 0, "0.json")
+    late = replace(trace(optimized(5, 11, late=30.0), 1, "1.json"), base=0.0)
+    found = measure([early, late])
+    assert [one.step for one in found.ranks[1].steps] == [3, 4, 5, 6, 7]
+    assert found.waited_for == {"rank 1": pytest.approx(3 * 30e-6)}, "in the three steps that both have"
+    moved = replace(late, base=50.0)  # the clocks differ by half a step
+    assert measure([early, moved]).waited_for == {}
+
+
+def test_traces_that_were_cut_out_of_a_run_are_compared_by_their_steps_alone() -> None:
+    ones = [[gloo("all_reduce", 100.0 * at, 40 - late, [256]) for at in range(4)] for late in (0, 30)]
+    traces = [trace(events, rank, f"{rank}.json") for rank, events in enumerate(ones)]
+    assert measure(traces).waited_for == {"rank 1": pytest.approx(4 * 30e-6)}
+    assert measure(traces, are_cut=True).waited_for == {}
 
 
 def test_what_lies_outside_of_steps_is_left_out() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import median
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from .kernels import CollectiveKind
 from .trace import Collective, Trace, Window, name_of
 
 MICRO = 1e-6
+MEETS = 0.25  # of a step, by which the ends of one step on two ranks may differ
 PARTS = ("seconds", "computing", "communicating", "both", "copying", "idle")
 
 
@@ -107,6 +108,7 @@ class CollectiveCall(NamedTuple):
 
     kind: CollectiveKind
     step: int | None
+    lane: int
     rank: str
     seconds: float
     exposed: float
@@ -114,9 +116,10 @@ class CollectiveCall(NamedTuple):
     last: str = ""
 
 
-def measure(traces: Sequence[Trace]) -> Overlap:
-    """Measure these traces, one a rank as a rule."""
-    traces = sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0, trace.file))
+def measure(traces: Sequence[Trace], are_cut: bool = False) -> Overlap:
+    """Measure these traces, one a rank as a rule. `are_cut`: each began in the midst of a run, where it came to it."""
+    in_order = sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0, trace.file))
+    traces = aligned(in_order, are_cut)
     traces_of_rank = Counter(trace.rank for trace in traces)
     ranks: list[RankOverlap] = []
     calls: list[CollectiveCall] = []
@@ -144,6 +147,40 @@ def measure(traces: Sequence[Trace]) -> Overlap:
     waited_for.pop("", None)
     all_steps = [step for rank in ranks for step in rank.steps]
     return Overlap(mean_of(all_steps), len(all_steps), ranks, _summaries(calls), waited_for)
+
+
+def aligned(traces: Sequence[Trace], are_cut: bool) -> list[Trace]:
+    """Give one number to the same step of ranks whose traces count from their own beginning.
+
+    Ranks end a step at nearly one time. Where they don't, as with clocks that differ by a part of a step, a trace is
+    compared with no other. Nor is one that was cut out of a run and has no steps.
+    """
+    first = next((trace for trace in traces if _counts_itself(trace)), None)
+    placed = []
+    for lane, trace in enumerate(traces, 1):
+        if first is not None and _counts_itself(trace):
+            placed.append(_aligned(trace, first, lane))
+        elif are_cut and not trace.is_numbered:
+            placed.append(replace(trace, lane=lane))
+        else:
+            placed.append(trace)
+    return placed
+
+
+def _counts_itself(trace: Trace) -> bool:
+    return not trace.is_numbered and any(window.step is not None for window in trace.windows)
+
+
+def _aligned(trace: Trace, first: Trace, lane: int) -> Trace:
+    apart: dict[int, float] = {}  # by how many steps later it may have begun, the distance of the ends
+    for shift in range(-len(trace.windows) + 1, len(first.windows)):
+        pairs = zip(first.windows[max(0, shift) :], trace.windows[max(0, -shift) :], strict=False)
+        apart[shift] = median(abs(one.end + first.base - other.end - trace.base) for one, other in pairs)
+    best = min(apart, key=apart.__getitem__)
+    if apart[best] > MEETS * median(window.end - window.start for window in trace.windows):
+        return replace(trace, lane=lane)
+    windows = [window._replace(step=(window.step or 0) + best) for window in trace.windows]
+    return replace(trace, windows=windows)
 
 
 def _name(trace: Trace, traces_of_rank: int) -> str:
@@ -176,7 +213,7 @@ def _calls(trace: Trace, rank: str) -> Iterator[CollectiveCall]:
     for window, collective in _within_windows(trace):
         length = collective.end - collective.start
         exposed = length - trace.computing.within(collective.start, collective.end)
-        yield CollectiveCall(collective.kind, window.step, rank, MICRO * length, MICRO * exposed)
+        yield CollectiveCall(collective.kind, window.step, trace.lane, rank, MICRO * length, MICRO * exposed)
 
 
 def _within_windows(trace: Trace) -> Iterator[tuple[Window, Collective]]:
@@ -197,11 +234,11 @@ def _compared(calls: Iterable[CollectiveCall]) -> Iterator[CollectiveCall]:
     The last rank's own call is the shortest, so clocks do not matter. Only where each rank has as many calls of a kind
     in a step, so that the first of one is the first of another.
     """
-    by_rank: dict[tuple[CollectiveKind, int | None], dict[str, list[CollectiveCall]]] = defaultdict(
+    by_rank: dict[tuple[CollectiveKind, int | None, int], dict[str, list[CollectiveCall]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for call in calls:
-        by_rank[call.kind, call.step][call.rank].append(call)
+        by_rank[call.kind, call.step, call.lane][call.rank].append(call)
     for of_ranks in by_rank.values():
         if len(of_ranks) < 2 or len({len(of_rank) for of_rank in of_ranks.values()}) > 1:
             yield from chain(*of_ranks.values())

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from allranks.protocol.jsontext import Json
@@ -24,6 +24,7 @@ from .stream import BrokenTrace, JsonObject, Reader
 
 STEP = re.compile(r"ProfilerStep\s*#(\d{1,15})$")
 CPU_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc):")
+ANNOTATIONS = ("user_annotation", "gpu_user_annotation")
 COPIES = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
 C10D = ("c10d::", "_c10d_functional::")
 # Operators that start or await something, or only hold others: what they compute has events of its own.
@@ -41,7 +42,9 @@ FILE_RANKS = (
     re.compile(r"rank[_.\-]?(\d{1,6})", re.IGNORECASE),
     re.compile(r"(?:^|[_.\-])(\d{1,5})(?=[_.\-]trace|\.(?:pt\.)?trace|\.json)"),
 )
+OPTIMIZER_STEP = "Optimizer.step#"  # torch/optim/optimizer.py, profile_hook_step: in every trace
 NO_STEPS = "no ProfilerStep annotations (profiler.step() is not called): taken as one"
+OPTIMIZER_STEPS = "no ProfilerStep annotations: a step is from the end of one Optimizer.step to that of the next"
 CPU_STEPS = "steps are the CPU's, the GPU's work of a step may begin later"
 LARGEST_TIME = 1e300
 
@@ -75,7 +78,11 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """One file: one rank, or a part of its time. `copying` has copies beside which nothing else runs."""
+    """One file: one rank, or a part of its time. `copying` has copies beside which nothing else runs.
+
+    `base` is what its times begin at (µs of unix time). `is_numbered`: the program has numbered the steps itself.
+    Traces in one `lane` are compared.
+    """
 
     file: str
     rank: int | None
@@ -88,6 +95,9 @@ class Trace:
     collectives: list[Collective]
     windows: list[Window]
     notes: list[str]
+    base: float = 0.0
+    is_numbered: bool = True
+    lane: int = 0
 
 
 def read_trace(file: str, pieces: Iterable[str]) -> Trace:
@@ -103,7 +113,8 @@ def read_trace(file: str, pieces: Iterable[str]) -> Trace:
         recording.notes.append(f"{error}: {count_of(recording.events, 'event')} read")
     if not recording.events:
         raise BrokenTrace("no events in it")
-    return recording.trace(file, rank_of(reader.head, file))
+    base = reader.head.get("baseTimeNanoseconds")
+    return recording.trace(file, rank_of(reader.head, file), (_time(base) or 0.0) / 1000)
 
 
 def rank_of(head: JsonObject, file: str) -> int | None:
@@ -162,6 +173,7 @@ class _Recording:
         self._calls: dict[str, Arguments] = {}  # of record_param_comms, by External id
         self._cpu_steps: dict[int, Window] = {}
         self._gpu_steps: dict[int, Window] = {}
+        self._optimizer_ends: dict[str, dict[str, dict[tuple[str, str], list[float]]]] = {}  # category, name, thread
 
     def take(self, value: JsonObject) -> None:
         """Take in one event, whatever it is."""
@@ -180,6 +192,9 @@ class _Recording:
             self._copies.add(event.start, event.end)
         elif event.name.startswith("ProfilerStep"):
             self._take_step(event)
+        elif event.name.startswith(OPTIMIZER_STEP) and event.category in ANNOTATIONS:
+            of_name = self._optimizer_ends.setdefault(event.category, {}).setdefault(event.name, {})
+            of_name.setdefault(event.thread, []).append(event.end)
         elif event.category in ("cpu_op", "operator", "user_annotation"):
             self._take_operator(event)
 
@@ -190,7 +205,7 @@ class _Recording:
             return
         number = int(match.group(1))
         windows = self._cpu_steps
-        if event.category == "gpu_user_annotation":
+        if event.category == ANNOTATIONS[1]:
             windows = self._gpu_steps
         window = windows.get(number, Window(number, event.start, event.end))
         windows[number] = Window(number, min(window.start, event.start), max(window.end, event.end))
@@ -207,7 +222,7 @@ class _Recording:
             return
         self._for_collectives[event.thread].add(event.start, event.end)
 
-    def trace(self, file: str, rank: int | None) -> Trace:
+    def trace(self, file: str, rank: int | None, base: float) -> Trace:
         """Put together what needs all events."""
         collectives = [*self._collectives, *map(self._collective, self._collective_kernels)]
         collectives.sort(key=lambda collective: collective.start)
@@ -230,6 +245,8 @@ class _Recording:
             collectives=collectives,
             windows=self._windows(union((busy, self._copies))),
             notes=self.notes,
+            base=base,
+            is_numbered=bool(self._cpu_steps),
         )
 
     def _collective(self, kernel: TraceEvent) -> Collective:
@@ -247,6 +264,10 @@ class _Recording:
             steps = self._gpu_steps
         windows = [window for _, window in sorted(steps.items())]
         if not windows:
+            windows = self._between_optimizer_steps()
+            if windows:
+                self.notes.append(OPTIMIZER_STEPS)
+                return windows
             self.notes.append(NO_STEPS)
             if not intervals:
                 return []
@@ -261,6 +282,13 @@ class _Recording:
         if intervals:
             windows[-1] = windows[-1]._replace(end=max(windows[-1].end, intervals[-1][1]))
         return windows
+
+    def _between_optimizer_steps(self) -> list[Window]:
+        """Of several optimizers the one that steps least often. On the GPU each stream has annotations of its own."""
+        found = self._optimizer_ends.get(ANNOTATIONS[1]) or self._optimizer_ends.get(ANNOTATIONS[0]) or {}
+        of_names = [max(of_threads.values(), key=len) for of_threads in found.values()]
+        ends = min((ends for ends in of_names if len(ends) > 1), key=len, default=[])
+        return [Window(number, start, end) for number, (start, end) in enumerate(pairwise(sorted(ends)), 1)]
 
 
 def _is_operator(name: str) -> bool:
