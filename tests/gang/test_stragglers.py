@@ -44,9 +44,15 @@ class Watched(Drive):
         """The newest questions, one a node."""
         return [(node, order) for node, order in self.sent if order["type"] == "call-times"][-8:]
 
-    def answer(self, delay: Delay, suspects: SuspectLook = USUAL, links: tuple[LinkCount, ...] = ()) -> list[str]:
+    def answer(
+        self,
+        delay: Delay,
+        suspects: SuspectLook = USUAL,
+        links: tuple[LinkCount, ...] = (),
+        on_device: bool = False,
+    ) -> list[str]:
         """All nodes answer with their newest 80 collectives. What the ledger of time gets is left out."""
-        calls = recorded(delay, steps=80, first=1 + self.seen)
+        calls = recorded(delay, steps=80, first=1 + self.seen, on_device=on_device)
         calls = {rank: one._replace(base=BASE + self.seen // 10) for rank, one in calls.items()}
         self.seen += 80
         said = []
@@ -119,6 +125,14 @@ def test_a_rank_that_becomes_late_is_looked_at_and_named_once() -> None:
     assert drive.answer(slow) == [], "it was said"
     status = {rank.rank: rank for node in drive.roster.nodes.values() for rank in node.status({}).ranks}
     assert status[5].lateness_s == pytest.approx(0.05, abs=0.003) and status[1].lateness_s < 0.003
+
+
+def test_collectives_that_a_device_does_not_time_are_said_once() -> None:
+    drive = begun(Watched())
+    next_look(drive)
+    assert drive.answer(slow, on_device=True) == ["note"]
+    next_look(drive)
+    assert drive.answer(slow, on_device=True) == []
 
 
 def test_a_slowdown_of_that_time_names_the_rank_that_became_late() -> None:

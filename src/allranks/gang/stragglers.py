@@ -43,6 +43,10 @@ CALM = 1.5  # times longer until the next look, after one that showed nothing
 LONGEST = 2.0  # times the interval: the longest time between looks
 SOON = 10.0  # seconds to the next look while something is suspected
 AGAIN = 1.5  # times later than when it was found harmless: a rank is suspected once more
+UNTIMED = (
+    "No slow rank is named: torch does not time the collectives of NCCL. --straggler-timing has it do so, for about "
+    "5 µs a collective"
+)
 KEPT = 60_000  # numbers of all histories of a group: steps times ranks
 ASKED = 100_000  # collectives of all ranks in one look
 STEPS_KEPT = 2000  # of the run: when it came to which step
@@ -66,6 +70,7 @@ class StragglerWatch:
 
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
+        self._has_told_untimed = False
         self.begin_attempt()
 
     def begin_attempt(self) -> None:
@@ -157,7 +162,7 @@ class StragglerWatch:
     def _conclude(self, look: Look, now: float) -> list[Action]:
         self._look = None
         node_of = self.roster.node_of_rank()
-        actions = self._judge_links(look, now)
+        actions = self._judge_links(look, now) + self._tell_untimed(look)
         self._take(look)
         collections = self._count_collections(look)
         straggler = self._find(look, node_of)
@@ -176,6 +181,15 @@ class StragglerWatch:
         reason = self._device_reason(straggler.top, name)
         reason = reason or find_reason(straggler.top, name, look.looks, usual, collections)
         return actions + self._report(straggler, reason) + self._measure(look, straggler)
+
+    def _tell_untimed(self, look: Look) -> list[Action]:
+        """Say once that ranks over NCCL are not compared: torch does not time their collectives."""
+        groups = [group for calls in look.calls.values() for group in calls.groups]
+        is_timed = any(any(group.duration) for group in groups)
+        if self._has_told_untimed or is_timed or not any(group.on_device and group.created for group in groups):
+            return []
+        self._has_told_untimed = True
+        return [self.roster.stamp(PlainNote(UNTIMED))]
 
     def _device_reason(self, rank: int, name: str) -> Reason | None:
         """Say what its GPU or the ports of its node show."""

@@ -41,6 +41,7 @@ WITHHELD_NAMES = (
 # Set unless the node's own session, the prelude or the user says otherwise.
 RECORDER = "TORCH_FR_BUFFER_SIZE"
 OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+TIMING = "TORCH_NCCL_ENABLE_TIMING"
 WEAK = (
     "MLFLOW_RUN_NAME",
     "NCCL_DEBUG",
@@ -170,6 +171,8 @@ def rank_environment(launch: NodeLaunch, process: PlannedProcess) -> dict[str, s
         environment.update(_contract(launch, process))
     environment.update(_debug(launch, process, environment))
     environment.update(_recorder(launch))
+    if launch.spec.limits.straggler_timing:
+        environment[TIMING] = "1"
     environment.update(launch.place.interfaces)
     environment.update(_trackers({**environment, **launch.spec.launch.env}, launch.place.run))
     peers = launch.place.peers

@@ -281,6 +281,8 @@ class Limits:
         example="'step [0-9]+'")
     straggler_interval: float = setting(30.0, duration(0), "time between looks for slow ranks and links (0: never)",
         "run", example='"30s"')
+    straggler_timing: bool = setting(False, FLAG,
+        "time collectives of NCCL: without it no slow rank is named there (5 µs each)", _RENDERED)
     pg_timeout: float | None = setting(None, duration(0, above=True),
         "timeout of the process groups [default: the script's own]", _RENDERED, example='"30m"',
         variables=("COLOSSALAI_DIST_TIMEOUT", "NCCL_TIMEOUT"))

@@ -12,7 +12,7 @@ from tests.shell import Shell, command_of
 from allranks.cluster import Node
 from allranks.cluster.nodes import virtual_cluster
 from allranks.errors import ConfigError, UsageError
-from allranks.plan.environment import NodeLaunch, Place
+from allranks.plan.environment import NodeLaunch, Place, rank_environment
 from allranks.plan.launchers import LAUNCHERS, deepspeed
 from allranks.plan.launchers.config_keys import launcher_settings, needed_modules
 from allranks.plan.launchers.deepspeed import hostfile
@@ -292,3 +292,16 @@ def test_accelerate_starts_a_nodes_ranks_whatever_its_configuration_says(
     (process,) = LAUNCHERS["accelerate"](NodeLaunch(spec, 2, node, place, Attempt(0, "h1", 29500), facts))
     assert ("--multi_gpu" in process.argv) is has_mode
     assert ("ACCELERATE_USE_CPU" in process.env) is on_cpu
+
+
+@pytest.mark.parametrize("given", [{}, {"TORCH_NCCL_ENABLE_TIMING": "0"}])
+def test_collectives_are_timed_where_that_is_asked_for(given: dict[str, str]) -> None:
+    """And where the user has set torch's own variable, that stays."""
+    place = Place("/tmp/n", "/work", "/tmp/n/outputs", False, "uid/n", "run-1")
+    node = NodePlan(Node(0, "h1", "h1"), 1, 0, 1, "--nproc")
+    for asked in (False, True):
+        spec = RunSpec.of(command=("t.py",), straggler_timing=asked, env=given)
+        launch = NodeLaunch(spec, 1, node, place, Attempt(0, "h1", 29500), read_facts({}))
+        (process,) = LAUNCHERS["direct"](launch)
+        expected = given.get("TORCH_NCCL_ENABLE_TIMING", "1" if asked else None)
+        assert rank_environment(launch, process).get("TORCH_NCCL_ENABLE_TIMING") == expected
