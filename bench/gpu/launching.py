@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,10 +76,10 @@ class Launched:
         }
 
 
-def ask(place: Path, limit: float, *words: str, source: Path = ROOT / "src") -> Launched:
+def ask(place: Path, limit: float, *words: str, source: Path = ROOT / "src", name: str = "said") -> Launched:
     """Run `allranks` with these words in a directory; SIGTERM at the limit, SIGKILL of its group a while later."""
     began = time.monotonic()
-    with (place / "said").open("w+") as said:
+    with (place / name).open("w+") as said:
         process = subprocess.Popen(
             [sys.executable, "-m", "allranks", *words], cwd=place, stdin=subprocess.DEVNULL, stdout=said,
             stderr=subprocess.STDOUT, text=True, start_new_session=True, env=environment(source),
@@ -86,17 +87,49 @@ def ask(place: Path, limit: float, *words: str, source: Path = ROOT / "src") -> 
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(END)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            _ended(process)
             code = 124
         said.seek(0)
         text = said.read()
     runs = sorted((place / "runs").glob("run-*")) if (place / "runs").is_dir() else []
     return Launched(code, time.monotonic() - began, text, runs[-1] if runs else None)
+
+
+@contextmanager
+def going_on(place: Path, limit: float, kind: str, *options: str, nodes: int = 2) -> Iterator[Callable[[], Launched]]:
+    """A run that has come to its first steps; the function ends it, and gives what it left."""
+    began = time.monotonic()
+    words = ["run", *gang(nodes), "--runs-dir", str(place / "runs"), *options, "--", str(PROGRAMS / "gpu.py")]
+    with (place / "said").open("w+") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "allranks", *words, *kind.split()], cwd=place, stdin=subprocess.DEVNULL,
+            stdout=said, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=environment(),
+        )  # fmt: skip
+
+        def end() -> Launched:
+            code = _ended(process)
+            runs = sorted((place / "runs").glob("run-*"))
+            return Launched(code, time.monotonic() - began, (place / "said").read_text(), runs[-1] if runs else None)
+
+        try:
+            while "step 5 " not in (place / "said").read_text():
+                if process.poll() is not None or time.monotonic() > began + limit:
+                    raise RuntimeError(f"no step 5: {end().said[-300:]}")
+                time.sleep(0.2)
+            yield end
+        finally:
+            _ended(process)
+
+
+def _ended(process: subprocess.Popen[str]) -> int:
+    """End a run that goes on: SIGTERM, and SIGKILL of its group a while later."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        return process.wait(END)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
 
 
 def gang(nodes: int, env: Mapping[str, str] | None = None) -> list[str]:

@@ -11,11 +11,12 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.launching import PROGRAMS, ROOT, WRAP, Launched, ask, gang, run, visible
+from bench.gpu.launching import PROGRAMS, ROOT, WRAP, Launched, ask, gang, going_on, run, visible
 from bench.gpu.plan import Outcome, Part, Skipped
 
 SMI = ("name", "driver_version", "memory.total", "clocks.sm", "clocks.max.sm", "temperature.gpu", "power.draw",
@@ -157,6 +158,50 @@ def overlap(place: Path, limit: float) -> Outcome:
                    trained.exit == 0 and done.exit == 0, {"said": done.said[-4000:], **trained.summary()})  # fmt: skip
 
 
+def steps_of(place: Path) -> list[tuple[float, float]]:
+    """When each step of rank 0 began, and its seconds."""
+    lines = (place / "steps-0").read_text().splitlines()
+    return [(float(line.split()[0]), float(line.split()[1])) for line in lines if line.count(" ") == 1]
+
+
+def steps_after(place: Path, t: float) -> float:
+    """Wait for CALM steps that begin after a time, half a minute at most; what time it is then."""
+    deadline = time.monotonic() + 30
+    while sum(began > t for began, _ in steps_of(place)) < CALM and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return time.time()
+
+
+def live(place: Path, limit: float) -> Outcome:
+    """`stacks` and `profile` of a run that goes on, and how long its steps take before, meanwhile and afterwards."""
+    runs = ("--runs-dir", str(place / "runs"))
+    with going_on(place, 0.7 * limit, "timed 100000") as end:
+        looked = ask(place, limit / 4, "stacks", "--json", *runs, name="stacks")
+        began = steps_after(place, time.time())
+        profiled = ask(place, limit / 4, "profile", "--rank", "0,1", "--steps", "3", "--json", *runs, name="profile")
+        ended = time.time()
+        steps_after(place, ended)
+        done = end()
+    stacks, profile = (json.loads(one.said[one.said.index("{"):]) for one in (looked, profiled))  # fmt: skip
+    spans = {"before": (0.0, began), "meanwhile": (began, ended), "afterwards": (ended, float("inf"))}
+    steps = steps_of(place)[WARM:]
+    seconds = {name: [took for at, took in steps if first <= at < last] for name, (first, last) in spans.items()}
+    medians = {name: round(statistics.median(ones) * 1000, 1) for name, ones in seconds.items() if ones}
+    longest = round(max(seconds["meanwhile"], default=0.0) * 1000)
+    ranks = profile.get("ranks", [])
+    devices = [one["device"] for one in profile.get("overlap", {}).get("ranks", [])]
+    kinds = [one["name"] for one in profile.get("overlap", {}).get("collectives", [])]
+    right = (
+        looked.exit == 0 and profiled.exit == 0 and len(stacks["ranks"]) == 2 and "all_reduce" in kinds
+        and devices == ["gpu" if visible() else "cpu"] * 2 and "afterwards" in medians and done.exit == 143
+    )  # fmt: skip
+    line = (
+        f"stacks {looked.seconds:.1f} s; profile {profiled.seconds:.1f} s, stood still "
+        f"{[one['stalled'] for one in ranks]} s; median step {medians} ms, longest meanwhile {longest} ms"
+    )
+    return Outcome(line, right, {"stacks": stacks, "profile": profile, "steps": seconds, **done.summary()})
+
+
 def fork(place: Path, limit: float, *, first: tuple[str, ...]) -> Outcome:
     """Do children of a process that has imported torch (and done `first`) use the GPU? Plain torch, no allranks."""
     needs_gpu()
@@ -237,6 +282,8 @@ def timing_cost(place: Path, limit: float) -> Outcome:
     return Outcome(line, None, {"queued": queued, "done": done})
 
 
+WARM = 5  # steps that are left out
+CALM = 20  # steps without a question
 HANG = ("--hang-timeout", "20s")
 STRAGGLER = ("straggler",)
 PARTS = (
@@ -266,5 +313,6 @@ PARTS = (
     Part("restart, started", partial(restart, preload="never"), 90, alone=True),
     Part("restart, forked", partial(restart, preload="retries", source='return "the ranks see GPUs"'), 90, alone=True),
     Part("overlap", overlap, 90, alone=True),
+    Part("profile", live, 200, alone=True),
     Part("cost of timing", timing_cost, 120, alone=True),
 )

@@ -2,7 +2,7 @@
 
 Rank 1 does what KIND says at step 30, or 60: `exit`, `kill`, `oom`, `assert`, `illegal`, `sleep` (it never comes back),
 `slow` (100 ms more in each step from then on), `restart` (kills itself, in the first attempt), `profile` (every rank
-writes a trace), or nothing (`train`).
+writes a trace), or nothing (`train`, and `timed`: each rank writes when a step began, and its seconds, to steps-RANK).
 """
 
 from __future__ import annotations
@@ -68,12 +68,16 @@ layers = [torch.nn.Linear(1024, 1024) for _ in range(4)]
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).to(device))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 profiler = torch.profiler.profile() if KIND == "profile" else None
+times = open(f"steps-{rank}", "w") if KIND == "timed" else None  # noqa: SIM115  until the process ends
 for number in range(STEPS):
     if rank == ODD and number == AT:
         go_wrong()
     if profiler is not None and number == AT:
         profiler.start()
+    began = time.time()
     loss = step(number)
+    if times is not None:
+        print(began, time.time() - began, file=times, flush=True)
     if profiler is not None and number >= AT:
         profiler.step()
     if number % 5 == 0 and rank == 0:

@@ -17,7 +17,18 @@ from allranks.gang.controller import Controller
 from allranks.gang.links import Member
 from allranks.gang.members import RankState
 from allranks.gang.states import State
-from allranks.protocol.frames import AUDIT, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RANK_LOG, STACKS, OutputFrame, Stream
+from allranks.protocol.frames import (
+    AUDIT,
+    FLIGHT,
+    METRICS,
+    NCCL_LOG,
+    NODE_LOG,
+    RANK_LOG,
+    STACKS,
+    TRACE,
+    OutputFrame,
+    Stream,
+)
 from allranks.report.live import OutputView
 from allranks.runs.nodeledger import NodeRecord, add_records, read_ledger
 from allranks.settings import RunSpec
@@ -66,6 +77,7 @@ OF_RANK_0: list[dict[str, Any]] = [
     {"type": "exit", "rank": 0, "attempt": 0, "code": 1, "t": 1.0},
     {"type": "exit", "rank": 1, "attempt": 0, "code": 1, "t": 1.0, "calls": {"0": []}},
     {"type": "stacks", "ranks": {"0": {"stack": "File x", "state": "S"}}},
+    {"type": "profiled", "ranks": {"0": {"seconds": 1.5, "size": 9}}},
     {"type": "counters", "ranks": {"0": {"cpu": 1.5, "counters": {}}}},
     {"type": "call-times", "ranks": {"0": CALLS}, "t": 1.0},
     {"type": "call-times", "ranks": {"1": CALLS}, "links": [{"rank": 0, "peer": "10.0.0.1"}], "t": 1.0},
@@ -83,6 +95,13 @@ def test_words_about_another_nodes_rank_are_left_out(controller: Controller, mes
     give(controller, message)
     assert fed == [] and controller.recording.dropped == {}
     assert controller.recording.undecodable.counts == {"messages of local1": 1}
+
+
+def test_a_trace_has_the_number_of_its_profile_and_not_of_an_attempt(controller: Controller) -> None:
+    streams = (Stream(TRACE, rank, number) for rank in (0, 1) for number in (7, 60_000))
+    give(controller, *(OutputFrame(stream, 0, b"x") for stream in streams))
+    made = [path.name for path in controller.run_dir.path.rglob("*.json.gz")]
+    assert made == ["profile_7_rank_001.json.gz"]
 
 
 def test_streams_of_a_node_are_those_of_its_ranks(controller: Controller) -> None:

@@ -410,6 +410,9 @@ def test_exec_and_fetch_reach_the_nodes_that_allow_it_and_no_other(joined: Joine
     seen = json.loads(on_node_0(joined, "stacks", "--json", name).stdout)
     assert [(rank["rank"], rank["node"]) for rank in seen["ranks"]] == [(0, "h1"), (1, "h2"), (2, "h3")], seen
     assert "errors" not in seen and all(rank["step"] for rank in seen["ranks"]), "that needs no --allow-exec"
+    error = json.loads(on_node_0(joined, "profile", "--json", "--rank", "2", name).stdout)["error"]
+    words = "rank 2 on h3 was not profiled: its runner could not be asked: it has no process group"
+    assert error.partition("\n")[0] == words, "the program has no torch, and the rank was asked"
 
     assert "--allow-exec: who started node 0 may run any command here" in joined.said("h2")
     assert joined.said("h2").count("node 0 begins a command or a fetch here") == 1

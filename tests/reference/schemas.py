@@ -11,7 +11,22 @@ from typing import Any
 
 from tests.reference.settings_page import cell
 
-from allranks.cli import clean, data, explain, follow, init, logs, orphans, ps, render, report, stacks, status, stop
+from allranks.cli import (
+    clean,
+    data,
+    explain,
+    follow,
+    init,
+    logs,
+    orphans,
+    profile,
+    ps,
+    render,
+    report,
+    stacks,
+    status,
+    stop,
+)
 from allranks.cli.exec import ExecPlan, ExecReport
 from allranks.cli.fetch import FetchReport
 from allranks.cli.nodes import NodesReport
@@ -73,6 +88,7 @@ DOCUMENTS = [
     Published("join-plan", joined.JoinPlan, "`join --dry-run --json`"),
     Published("detached", follow.DetachedRun, "`run --detach --json`"),
     Published("stacks", stacks.StacksReport, "`stacks --json`"),
+    Published("profile", profile.ProfileReport, "`profile --json`"),
     Published("stop", stop.StopReport, "`stop --json`"),
     Published("clean", clean.CleanReport, "`clean --json`"),
     Published("orphans", orphans.OrphanReport, "`clean --orphans --json`"),

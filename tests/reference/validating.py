@@ -35,8 +35,8 @@ _BY_WORDS = [
     ("verdict", {"diagnose"}),
     ("result", {"run"}),
     ("result", {"attach"}),
-    *((name, {name}) for name in ("check", "stacks", "stop", "clean", "exec", "fetch", "nodes", "report", "render")),
-    *((name, {name}) for name in ("overlap", "init")),
+    *((name, {name}) for name in ("check", "stacks", "profile", "stop", "clean", "exec", "fetch", "nodes", "report")),
+    *((name, {name}) for name in ("render", "overlap", "init")),
 ]
 
 

@@ -5,7 +5,7 @@
     program     --> ProgramReports      datagrams of the runner
                     Readiness           this node's check, the rendezvous check, the peers
                     Ranks               the attempt: start, output, template, signals, saving, end
-                    NodeSamples         stacks, counters, times of collectives, usage
+                    NodeSamples         stacks, counters, times of collectives, profiles, usage
                     TreeReceiver        a synced tree
                     Tasks               what may block, each in a child of its own
 
@@ -41,6 +41,7 @@ from allranks.protocol.orders import (
     ListenOrder,
     PreloadOrder,
     ProbeOrder,
+    ProfileOrder,
     ReachOrder,
     ReadyOrder,
     ReleaseOrder,
@@ -199,6 +200,7 @@ class Agent:
                 on(SignalOrder, self._ranks.on_signal),
                 on(SaveOrder, self._ranks.on_save),
                 on(StacksOrder, self._samples.on_stacks),
+                on(ProfileOrder, self._samples.on_profile),
                 on(CountersOrder, self._samples.on_counters),
                 on(CallTimesOrder, self._samples.on_call_times),
                 on(UsageOrder, self._samples.on_usage),

@@ -74,13 +74,24 @@ class RankImports(NamedTuple):
 
 
 class Asking:
-    """One question to all ranks at once; agent/runner_recorder.py has the words, and what they give."""
+    """One question to all ranks at once; agent/runner_recorder.py has the words, and what they give.
 
-    def __init__(self, ranks: Dict[int, Process], node_dir: str, word: str) -> None:
+    `whose` is who answers for a rank, in words. Without its answer within `seconds` a sentence with them says why."""
+
+    def __init__(
+        self,
+        ranks: Dict[int, Process],
+        node_dir: str,
+        word: str,
+        whose: str = "its flight recorder",
+        seconds: float = SECONDS,
+    ) -> None:
         self._ranks = ranks
         self._files = NodeFiles(node_dir)
         self._word = word
-        self._deadline = time.monotonic() + SECONDS
+        self._whose = whose
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
         self._answers: Dict[int, JsonObject] = {}
         self._open: Dict[int, socket.socket] = {}
         self._data: Dict[int, bytearray] = {}
@@ -90,7 +101,7 @@ class Asking:
     def _begin(self, rank: int) -> None:
         process = read_process(self._ranks[rank].pid)
         if process is None or process.is_stopped or process.has_ended:
-            self._answers[rank] = {"error": "its flight recorder could not answer: %s" % _state(process)}
+            self._answers[rank] = {"error": "%s could not answer: %s" % (self._whose, _state(process))}
             return
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         channel.setblocking(False)
@@ -102,7 +113,7 @@ class Asking:
             why = str(error)
             if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
                 why = "it has no process group"
-            self._answers[rank] = {"error": "its flight recorder could not be asked: %s" % why}
+            self._answers[rank] = {"error": "%s could not be asked: %s" % (self._whose, why)}
             return
         self._open[rank] = channel
         self._data[rank] = bytearray()
@@ -131,8 +142,8 @@ class Asking:
         self.take(self._deadline)
         for rank, channel in self._open.items():
             channel.close()
-            why = "no answer within %g s (%s)" % (SECONDS, _state(read_process(self._ranks[rank].pid)))
-            self._answers[rank] = {"error": "its flight recorder could not answer: %s" % why, "silent": True}
+            why = "no answer within %g s (%s)" % (self._seconds, _state(read_process(self._ranks[rank].pid)))
+            self._answers[rank] = {"error": "%s could not answer: %s" % (self._whose, why), "silent": True}
         return self._answers
 
     def _read(self, rank: int) -> bool:
@@ -147,7 +158,7 @@ class Asking:
         try:
             answer = read_object(bytes(self._data.pop(rank)), LIMIT + (1 << 18))
         except DecodeError:
-            answer = {"error": "its flight recorder gave no document"}
+            answer = {"error": "%s gave no document" % self._whose}
         self._answers[rank] = answer
         if self._word == "dump":
             kept = {key: value for key, value in answer.items() if key != "stacks"}

@@ -1,4 +1,4 @@
-"""What is looked at while ranks run: their stacks, counters and times of collectives, and what the machine does.
+"""What is looked at while ranks run: their stacks, counters, times of collectives, profiles, and what the machine does.
 
 The questions are answered in tasks, and what answers them is loaded there: the start of ranks is not to wait for it,
 and an agent without a descriptor left can still say so.
@@ -10,8 +10,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Dict, FrozenSet, Optional, Set, Tuple
 
-from allranks.protocol.messages import CallTimesMessage, CountersMessage, Message, StacksMessage
-from allranks.protocol.orders import CallTimesOrder, CountersOrder, StacksOrder, UsageOrder
+from allranks.protocol.frames import TRACE, Stream
+from allranks.protocol.messages import CallTimesMessage, CountersMessage, Message, ProfiledMessage, StacksMessage
+from allranks.protocol.node_names import NodeFiles
+from allranks.protocol.orders import CallTimesOrder, CountersOrder, ProfileOrder, StacksOrder, UsageOrder
 
 from .attempt import RankAttempt
 from .files import names_in
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 LEAST_USAGE = 1.0  # seconds between samples of the machine, whatever is asked for
 CALL_TIMES_SECONDS = 40.0  # with a look at suspects; gang/stragglers.py waits a little longer
 SAMPLE_SECONDS = 20.0  # gang/hangwatch.py waits a little longer
+PROFILE_SECONDS = 150.0  # for traces to be made and packed; gang/questions.py waits a little longer
 
 
 class NodeSamples:
@@ -48,6 +51,22 @@ class NodeSamples:
         look = partial(_sample, self._ranks.sampled(order.ranks), self._node.directory, order, frozenset(signalled))
         work = Work("the stack sample", look, Samples, SAMPLE_SECONDS)
         self._node.tasks.answer(work, partial(_stacks, signalled, order.asked))
+
+    def on_profile(self, order: ProfileOrder) -> None:
+        """Begin to profile ranks, or end it."""
+        ask = partial(_profile, self._ranks.chosen(order.ranks), self._node.directory, order)
+        work = Work("the profile", ask, ProfiledMessage, PROFILE_SECONDS)
+        self._node.tasks.answer(work, partial(self._profiled, order))
+
+    def _profiled(self, order: ProfileOrder, answer: Optional[ProfiledMessage], error: str) -> Message:
+        """Let the traces travel."""
+        if answer is None:
+            return ProfiledMessage(error=error, asked=order.asked)
+        for rank, profile in answer.ranks.items():
+            if profile.size:
+                path = NodeFiles(self._node.directory).trace(rank, order.number)
+                self._node.outlet.add_file(Stream(TRACE, rank, order.number), path)
+        return answer
 
     def on_counters(self, order: CountersOrder) -> None:
         """Say how far the ranks' process groups are."""
@@ -124,6 +143,12 @@ def _sample(processes: Dict[int, Process], node_dir: str, order: StacksOrder, si
     from .sample import sample
 
     return sample(processes, node_dir, order.ask, signalled, for_person=order.asked > 0, native=order.native)
+
+
+def _profile(processes: Dict[int, Process], node_dir: str, order: ProfileOrder) -> ProfiledMessage:
+    from .profiling import profile
+
+    return profile(processes, node_dir, order)
 
 
 def _counters(processes: Dict[int, Process], node_dir: str) -> CountersMessage:

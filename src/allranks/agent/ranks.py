@@ -258,6 +258,11 @@ class Ranks:
             return dict(self._exit_watcher.processes)
         return running
 
+    def chosen(self, ranks: Tuple[int, ...]) -> Dict[int, Process]:
+        """Return the processes of these ranks alone, also of those that another launcher has started."""
+        known = {**self._own(), **self._exit_watcher.processes}
+        return {rank: process for rank, process in known.items() if rank in ranks}
+
     # -- start ---------------------------------------------------------------------------------------
 
     def on_preload(self, order: PreloadOrder) -> None:

@@ -9,6 +9,8 @@ not run inside a collective, so a thread of its own waits at a socket of the nod
     dump        … and torch's flight recorder, which has the last collectives of every group, as JSON
     calls       nothing of that: the rank notes what it has called, in the file beside its error file
     times N     when the newest N collectives were called: `RankCalls` of protocol/samples.py
+    profile N   nothing of that: torch's profiler begins, for N seconds at the most (runner_profile.py)
+    profiled    … and its trace is written; the answer comes then, and other questions have theirs before
     imports     nothing of that: which installed modules the program has imported, and which variables it has changed
 
 Stacks are taken here, with the interpreter's lock held, so that no other thread moves meanwhile. The dump signal
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from allranks.protocol.jsontext import JsonObject
 
     from .runner import Known
+    from .runner_profile import Profile
 
     Posted = Callable[[], Tuple[List[JsonObject], List[JsonObject]]]
 
@@ -127,11 +130,17 @@ def answer(
     over: LockType,
 ) -> None:
     """Answer one question after the other, as a thread, until stop()."""
+    profiles: List[Profile] = []  # none, or the one of this rank
     try:
         while True:
             channel = listener.accept()[0]
             try:
-                serve(channel, module, runner, note_calls, posted)
+                channel.settimeout(PATIENCE)
+                word = channel.recv(64).decode("ascii")
+                if word.startswith("profile"):
+                    serve_profile(channel, word, runner, profiles)
+                else:
+                    serve(channel, word, module, runner, note_calls, posted)
             except Exception:  # whoever asked has ended, or the program ends
                 pass
             finally:
@@ -139,19 +148,38 @@ def answer(
     except OSError:  # stop()
         pass
     finally:
+        for profile in profiles:
+            profile.abandon()
         listener.close()
         over.release()
 
 
+def serve_profile(channel: socket.socket, word: str, runner: Known, profiles: List[Profile]) -> None:
+    """Begin to profile, or end it: that is answered by another thread."""
+    import json
+    import socket
+
+    if not profiles:
+        profiles.append(runner.beside("runner_profile.py", "Profile")(runner))
+    if word == "profiled":
+        profiles[0].end(channel.dup())
+    else:
+        reply = profiles[0].begin(float(word.split()[1]))
+        channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
+
+
 def serve(
-    channel: socket.socket, module: ModuleType, runner: Known, note_calls: Callable[[], None], posted: Posted
+    channel: socket.socket,
+    word: str,
+    module: ModuleType,
+    runner: Known,
+    note_calls: Callable[[], None],
+    posted: Posted,
 ) -> None:
     """Answer one request for torch's records."""
     import json
     import socket
 
-    channel.settimeout(PATIENCE)
-    word = channel.recv(64).decode("ascii")
     reply: JsonObject = {"schema": 1, "rank": runner.rank, "pid": runner.pid, "t": time.time()}
     if word == "calls":
         note_calls()

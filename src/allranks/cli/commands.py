@@ -6,6 +6,8 @@ line need this file and no other of a command: the module that does the work is 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from allranks.settings.parsers import FLAG, PATTERN, byte_count, choice, duration, path, several, text, whole_number
 from allranks.settings.runspec import LAUNCHERS, SUITES
 from allranks.settings.setting import SettingRow
@@ -182,6 +184,22 @@ STACKS = Declared(
         ONLY_ROLES,
         SettingRow("native", FLAG, "the frames below Python too. py-spy stops each rank for some milliseconds"),
         SettingRow("dump", FLAG, "keep stacks, flight recorders and NCCL's words in evidence/ of the run"),
+        RUNS_DIR,
+        AS_JSON,
+    ),
+)
+PROFILE = Declared(
+    "profile",
+    "A trace of a rank by torch's profiler, of a run that goes on, and what `overlap` reads from it.",
+    ("profile --steps 3", "profile --rank 0,8 --steps 5 --json"),
+    "profile.command",
+    arguments=(RUN,),
+    options=(
+        replace(ONLY_RANKS, help="these ranks, such as 0,1 [default: the first of the run]"),
+        ONLY_ROLES,
+        SettingRow("steps", whole_number(1, 1000), "whole steps to profile, as the run shows them", default=3),
+        SettingRow("limit", duration(1), "time after which it ends, whatever the steps", default=60.0),
+        SettingRow("output", text("a path", "PATH"), "write the trace here too: a file, of several ranks a directory"),
         RUNS_DIR,
         AS_JSON,
     ),
@@ -483,6 +501,7 @@ COMMANDS: dict[str, Declared | DeclaredVerbs] = {
         STATUS,
         TOP,
         STACKS,
+        PROFILE,
         LOGS,
         ATTACH,
         STOP,

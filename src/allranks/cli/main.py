@@ -31,6 +31,7 @@ VERBS = {
     "status": "nodes and ranks of a run: states, steps, last output",
     "top": "a run at a glance, each second: ranks, nodes, warnings, events",
     "stacks": "what every rank of a run does now: its stack, step and collective",
+    "profile": "a trace of a rank that goes on, and what hides behind computation",
     "logs": "output of all ranks, merged",
     "attach": "follow a run again, or take it over",
     "stop": "end a run in order",
@@ -55,6 +56,7 @@ LINUX_ONLY = (
     "exec",
     "fetch",
     "stacks",
+    "profile",
 )  # they use /proc, pidfd and prctl
 OF_A_RUN = ("run", "join", "attach")  # SIGUSR1 and SIGUSR2 are for the ranks from their first moment on
 ASKS_FOR_HELP = {"-h", "--help", "--help-all"}

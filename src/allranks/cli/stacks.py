@@ -97,7 +97,7 @@ def command(
     before = {path: size_of(path) for path in evidence.glob("stacks/*")} if dump else {}
     began = time.monotonic()
     question = StacksQuestion(tuple(rank), tuple(role), native, dump)
-    answer = run_loop(lambda: ask(document.uid, controller, question))
+    answer = run_loop(lambda: ask(document.uid, controller, question, StacksAnswer))
     report = report_of(directory.name, answer, native)._replace(seconds=round(time.monotonic() - began, 3))
     if not report.ranks and not report.errors:
         state = answer.status.state

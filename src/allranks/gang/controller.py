@@ -29,6 +29,7 @@ from allranks.protocol.messages import (
     HelloMessage,
     Message,
     PongMessage,
+    ProfiledMessage,
     RefusedMessage,
     ReplacedMessage,
     StacksMessage,
@@ -123,7 +124,9 @@ class Controller:
         self.failure: Exception | None = None  # of allranks itself
         self._abandoned = False
         self.replaced = False  # another controller has taken the run over
-        self.answered: Callable[[StacksMessage], None] | None = None  # to a question of another terminal
+        self.answered: Callable[[StacksMessage | ProfiledMessage], None] | None = (
+            None  # to a question of another terminal
+        )
 
     def take_view(self, view: View) -> None:
         """Show the run in another view from now on."""
@@ -389,6 +392,7 @@ class Controller:
             on(DroppedMessage, self.recording.note_dropped),
             on(CountersMessage, self._on_counters),
             on(StacksMessage, self._on_stacks),
+            on(ProfiledMessage, self._on_answer),
             on(NodeUsage, self._on_usage),
             on(HelloMessage, self._on_hello),
             on(DrainedMessage, self._on_drained),
@@ -444,9 +448,13 @@ class Controller:
 
     def _on_stacks(self, member: Member, message: StacksMessage) -> None:
         """Answer who has asked: a person's question is none of the gang's."""
-        if not message.asked:
+        if message.asked:
+            self._on_answer(member, message)
+        else:
             self._hand_on(member, message)
-        elif self.answered is not None:
+
+    def _on_answer(self, member: Member, message: StacksMessage | ProfiledMessage) -> None:
+        if self.answered is not None:
             self.answered(message)
 
     def _on_usage(self, member: Member, message: NodeUsage) -> None:

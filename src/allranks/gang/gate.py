@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from allranks.protocol.frames import FOLLOWED, NODE_LOG, RANK_LOG, RAS, Stream
+from allranks.protocol.frames import FOLLOWED, NODE_LOG, RANK_LOG, RAS, TRACE, Stream
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import (
     BoundMessage,
@@ -26,11 +26,13 @@ from allranks.protocol.messages import (
     Message,
     PongMessage,
     ProbedMessage,
+    ProfiledMessage,
     SavingMessage,
     ShippedMessage,
     StacksMessage,
     StartedMessage,
 )
+from allranks.protocol.orders import MOST_PROFILES
 from allranks.protocol.plan_facts import check_facts
 
 STREAM_KINDS = frozenset({RANK_LOG, NODE_LOG, *FOLLOWED.values()})
@@ -58,7 +60,7 @@ def require_stream(stream: Stream, owned: Collection[int], attempt: int) -> None
     """Raise DecodeError where a stream is none of a node that owns these ranks, in a run that is in this attempt."""
     if stream.kind not in STREAM_KINDS:
         raise DecodeError(f"expected a known kind of output, got {stream.kind}")
-    if stream.attempt > attempt:
+    if stream.attempt > (MOST_PROFILES if stream.kind == TRACE else attempt):
         raise DecodeError(f"expected output of attempt {attempt} at most, got {stream.attempt}")
     if stream.kind in OF_NODE:
         if stream.kind == NODE_LOG and stream != Stream(NODE_LOG, 0, 0):
@@ -78,7 +80,7 @@ def require_own(message: Message, owned: Collection[int]) -> None:
 
 
 def _ranks_of(message: Message) -> Iterable[int]:
-    if isinstance(message, (StacksMessage, CountersMessage, SavingMessage)):
+    if isinstance(message, (StacksMessage, ProfiledMessage, CountersMessage, SavingMessage)):
         return message.ranks
     if isinstance(message, CallTimesMessage):
         return (*message.ranks, *message.suspects, *(link.rank for link in message.links))

@@ -10,17 +10,25 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from allranks.protocol.codec import encode
-from allranks.protocol.messages import StacksMessage
-from allranks.protocol.orders import StacksOrder
+from allranks.protocol.frames import TRACE
+from allranks.protocol.messages import ProfiledMessage, StacksMessage
+from allranks.protocol.orders import MOST_PROFILES, ProfileOrder, StacksOrder
+from allranks.protocol.samples import RankProfile
 from allranks.runs.questions import (
     ANSWER_SECONDS,
     QUESTIONS,
     QUESTIONS_SOCKET,
     REQUEST_SECONDS,
+    TRACE_SECONDS,
     NodeStacks,
+    ProfileAnswer,
+    ProfiledRank,
+    ProfileQuestion,
     StacksAnswer,
     StacksQuestion,
     packed,
@@ -35,6 +43,11 @@ from .controller import Controller
 from .states import State
 
 AGAIN = 1.0  # seconds until the name is tried again, which the controller before this one may still have
+STEPLESS_SECONDS = 5.0  # for which ranks are profiled that show no step
+LOOK = 0.05  # seconds between two looks at the steps of a profile
+SLACK = 10.0  # seconds by which a rank's own limit is later than the controller's
+PATIENCE = 0.5  # seconds between two looks at whether an answer may still come
+Answered = TypeVar("Answered", StacksMessage, ProfiledMessage)
 
 
 class Questions:
@@ -43,7 +56,8 @@ class Questions:
     def __init__(self, sessions: Sequence[RoleSession]) -> None:
         self._sessions = sessions
         self._numbers = itertools.count(1)
-        self._open: dict[int, asyncio.Future[StacksMessage]] = {}
+        self._profiles = 0  # that there have been
+        self._open: dict[int, asyncio.Future[StacksMessage | ProfiledMessage]] = {}
         for session in sessions:
             session.controller.answered = self._answered
 
@@ -65,9 +79,12 @@ class Questions:
         if peer_of(writer.get_extra_info("socket")).uid == os.getuid():
             try:
                 question = QUESTIONS.read(await asyncio.wait_for(read_packed(reader), REQUEST_SECONDS))
-                answer = encode(await self.answer(question))
+                if isinstance(question, ProfileQuestion):
+                    answer = encode(await self.profile(question))
+                else:
+                    answer = encode(await self.answer(question))
             except Exception as error:
-                answer = encode(StacksAnswer(failed=error_line(error)))
+                answer = {"failed": error_line(error)}  # a field of every answer
             with contextlib.suppress(OSError):
                 writer.write(packed(answer))
                 await writer.drain()
@@ -76,37 +93,179 @@ class Questions:
     async def answer(self, question: StacksQuestion) -> StacksAnswer:
         """Ask the agents for stacks, all at once."""
         asked = []
-        for session in self._sessions:
+        for session in self._running(question.roles):
             controller = session.controller
-            if question.roles and session.context.role.name not in question.roles:
-                continue
-            if controller.roster.state is not State.RUNNING:
-                continue
             for node, running in controller.roster.running_ranks().items():
                 ranks = tuple(rank for rank in running if not question.ranks or rank in question.ranks)
                 if ranks:
-                    asked.append(self._ask(controller, node, ranks, question))
+                    asked.append(self._stacks(controller, node, ranks, question))
         nodes = await asyncio.gather(*asked)
         return StacksAnswer(tuple(nodes), status_of_roles(self._sessions))
 
-    async def _ask(
+    def _running(self, roles: Sequence[str]) -> list[RoleSession]:
+        """List the sessions of these roles, or of all, that have ranks."""
+        wanted = [one for one in self._sessions if not roles or one.context.role.name in roles]
+        return [one for one in wanted if one.controller.roster.state is State.RUNNING]
+
+    async def _stacks(
         self, controller: Controller, node: str, ranks: tuple[int, ...], question: StacksQuestion
     ) -> NodeStacks:
-        number = next(self._numbers)
-        role = controller.roster.role.name
-        future = self._open[number] = asyncio.get_running_loop().create_future()
         word = "dump" if question.dump else "see"
-        try:
-            controller.links.send(controller.links.members[node], StacksOrder(ranks, word, number, question.native))
-            message = await asyncio.wait_for(future, ANSWER_SECONDS)
-        except asyncio.TimeoutError:
-            return NodeStacks(node, role, error="it gave no answer in time")
-        finally:
-            del self._open[number]
+        role = controller.roster.role.name
+
+        def order(number: int) -> StacksOrder:
+            return StacksOrder(ranks, word, number, question.native)
+
+        message = await self._ask(controller, node, order, StacksMessage, ANSWER_SECONDS)
+        if isinstance(message, str):
+            return NodeStacks(node, role, error=message)
         return NodeStacks(node, role, message.ranks, message.error)
 
-    def _answered(self, message: StacksMessage) -> None:
+    async def _ask(
+        self,
+        controller: Controller,
+        node: str,
+        order: Callable[[int], StacksOrder | ProfileOrder],
+        kind: type[Answered],
+        seconds: float,
+    ) -> Answered | str:
+        """Send a node an order, which bears the number of the question. Give its answer, or why there is none."""
+        number = next(self._numbers)
+        future = self._open[number] = asyncio.get_running_loop().create_future()
+        deadline = time.monotonic() + seconds
+        try:
+            controller.links.send(controller.links.members[node], order(number))
+            while not future.done():
+                await asyncio.wait({future}, timeout=PATIENCE)
+                if future.done():
+                    break
+                if controller.roster.state is not State.RUNNING:  # an agent answers no question from before an end
+                    return "the attempt has ended"
+                if time.monotonic() >= deadline:
+                    return "it gave no answer in time"
+        finally:
+            del self._open[number]
+        message = future.result()
+        return message if isinstance(message, kind) else "it gave another answer"
+
+    def _answered(self, message: StacksMessage | ProfiledMessage) -> None:
         """Take a node's answer; one that comes too late is dropped."""
         future = self._open.get(message.asked)
         if future is not None and not future.done():
             future.set_result(message)
+
+    # -- profiles ----------------------------------------------------------------------------------
+
+    async def profile(self, question: ProfileQuestion) -> ProfileAnswer:
+        """Profile the chosen ranks of each role, all at once."""
+        profiles: list[Awaitable[list[ProfiledRank]]] = []
+        for session in self._running(question.roles):
+            places = {rank: node for rank, (node, _) in session.controller.roster.layout().items()}
+            chosen = [rank for rank in sorted(places) if rank in question.ranks]
+            if not question.ranks and not profiles:
+                chosen = sorted(places)[:1]
+            if chosen:
+                number = self._next_profile(session)
+                profiles.append(
+                    self._profile(_Profile(session, number, {rank: places[rank] for rank in chosen}), question)
+                )
+        ranks = await asyncio.gather(*profiles)
+        return ProfileAnswer(tuple(itertools.chain.from_iterable(ranks)))
+
+    def _next_profile(self, session: RoleSession) -> int:
+        """Give the next number in the run, over all of its controllers."""
+        folder = session.run_dir.log_path(0, "", TRACE, 0, 0).parent
+        numbers = [path.name.split("_")[1] for path in folder.glob("profile_*_rank_*")]
+        last = max((int(number) for number in numbers if number.isdecimal()), default=0)
+        self._profiles = max(self._profiles, last) + 1
+        if self._profiles > MOST_PROFILES:
+            raise ValueError(f"the run has had {MOST_PROFILES} profiles")
+        return self._profiles
+
+    async def _profile(self, profile: _Profile, question: ProfileQuestion) -> list[ProfiledRank]:
+        """Begin it on all nodes, wait for the steps, and end it where it has begun."""
+        begun = await self._order(profile, profile.places, question.limit + SLACK)
+        recording = {rank: profile.places[rank] for rank, one in begun.items() if not one.error}
+        first = last = None
+        ended = dict(begun)
+        if recording:
+            first, last = await profile.until_over(question)
+            ended.update(await self._order(profile, recording, 0.0, is_end=True))
+        return [profile.described(rank, one, first, last) for rank, one in sorted(ended.items())]
+
+    async def _order(
+        self, profile: _Profile, places: Mapping[int, str], seconds: float, is_end: bool = False
+    ) -> dict[int, RankProfile]:
+        """Send the order to the nodes of these ranks, and take their answers."""
+        ranks_of: dict[str, list[int]] = {}
+        for rank, node in places.items():
+            ranks_of.setdefault(node, []).append(rank)
+
+        async def of_node(node: str, ranks: tuple[int, ...]) -> dict[int, RankProfile]:
+            def order(number: int) -> ProfileOrder:
+                return ProfileOrder(ranks, seconds, profile.number, number, is_end)
+
+            message = await self._ask(profile.session.controller, node, order, ProfiledMessage, TRACE_SECONDS)
+            if isinstance(message, str):
+                return dict.fromkeys(ranks, RankProfile(error=f"of its node: {message}"))
+            gone = RankProfile(error=message.error or "it does not run")
+            return {rank: message.ranks.get(rank, gone) for rank in ranks}
+
+        answers = await asyncio.gather(*(of_node(node, tuple(ranks)) for node, ranks in ranks_of.items()))
+        return {rank: one for answer in answers for rank, one in answer.items()}
+
+
+class _Profile(NamedTuple):
+    """A profile of ranks of one role, with the nodes that they are on."""
+
+    session: RoleSession
+    number: int
+    places: Mapping[int, str]
+
+    def _seen(self) -> tuple[int | None, float]:
+        """Give the step that the role has come to, and how many it does a second; None and 0 where that is not seen."""
+        ranks = self.session.controller.observing.progress.by_rank().values()
+        steps = [one.step for one in ranks if one.step is not None]
+        return max(steps, default=None), max((one.rate or 0.0 for one in ranks), default=0.0)
+
+    async def until_over(self, question: ProfileQuestion) -> tuple[int | None, int | None]:
+        """Wait for one step more than are wanted: it begins in the midst of one. Give the steps seen first and last.
+
+        Programs that show few of their steps are waited for by their rate. The end of the attempt is an end too."""
+        roster = self.session.controller.roster
+        attempt = roster.attempt
+        began = time.monotonic()
+        first, rate = self._seen()
+        last = first
+        while roster.state is State.RUNNING and roster.attempt == attempt:
+            seconds = time.monotonic() - began
+            last, rate = self._seen()
+            if first is None:
+                first = last
+            if seconds >= question.limit or (last is None and seconds >= STEPLESS_SECONDS):
+                break
+            if first is not None and last is not None and last - first > question.steps:
+                break
+            if rate and seconds * rate >= question.steps + 1:
+                break
+            await asyncio.sleep(LOOK)
+        return first, last
+
+    def described(self, rank: int, one: RankProfile, first: int | None, last: int | None) -> ProfiledRank:
+        """Say what has come of a rank's."""
+        trace = ""
+        if one.size:
+            trace = str(self.session.run_dir.log_path(0, "", TRACE, rank, self.number))
+        return ProfiledRank(
+            rank,
+            self.places[rank],
+            one.seconds,
+            first,
+            last,
+            stalled=one.stalled,
+            trace=trace,
+            size=one.size,
+            role=self.session.context.role.name,
+            note=one.note,
+            error=one.error,
+        )

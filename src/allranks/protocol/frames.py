@@ -34,6 +34,7 @@ RAS = 7
 AUDIT = 8  # what a rank's loaders gave
 DUMP = 9  # what torch's watchdog has written of a rank's flight recorder
 RAY_LOG = 10  # the ends of Ray's own logs
+TRACE = 11  # a profile of a rank: in place of the attempt stands the profile's number
 OF_ATTEMPT = (NCCL_LOG, AUDIT, DUMP, RAY_LOG)  # of these each attempt has a file of its own
 FOLLOWED = {
     "metrics": METRICS,
@@ -44,6 +45,7 @@ FOLLOWED = {
     "audit": AUDIT,
     "dump": DUMP,
     "ray": RAY_LOG,
+    "trace": TRACE,
 }
 
 _HEAD = struct.Struct(">IB")

@@ -15,7 +15,7 @@ from .jsontext import Json, JsonObject
 from .orders import MOST_PORTS, MOST_RANKS, Port
 from .processes import ImportRecord, PortOwner, RemainingProcess, SweptProcess
 from .records import NamedTuple
-from .samples import LinkCount, NodeUsage, RankCalls, SuspectLook
+from .samples import LinkCount, NodeUsage, RankCalls, RankProfile, SuspectLook
 
 MOST_ANSWER = 300  # characters of what a server answered
 Cpus = Annotated[str, like(r"[0-9,-]{0,4096}", "CPUs")]
@@ -255,6 +255,14 @@ class StacksMessage(NamedTuple):
     asked: int = 0
 
 
+class ProfiledMessage(NamedTuple):
+    """What came of an order to profile, by rank. `asked` is the order's."""
+
+    ranks: Mapping[int, RankProfile] = {}
+    error: str = ""
+    asked: int = 0
+
+
 class CountersMessage(NamedTuple):
     """How many collectives each rank has begun and done, in numbers that only grow."""
 
@@ -427,6 +435,7 @@ Message = Union[
     EndedMessage,
     DrainedMessage,
     StacksMessage,
+    ProfiledMessage,
     CountersMessage,
     NodeUsage,
     CallTimesMessage,

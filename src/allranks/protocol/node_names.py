@@ -163,6 +163,14 @@ class NodeFiles(NamedTuple):
         """Name the flight-recorder dumps of a rank, one a line."""
         return "%s/flight_rank_%s.jsonl" % (self.directory, _digits(rank))
 
+    def plain_trace(self, rank: RankOrAny) -> str:
+        """Name a rank's trace as its runner writes it (runner_profile.py)."""
+        return self.asked(rank) + ".trace"
+
+    def trace(self, rank: RankOrAny, number: int) -> str:
+        """Name the same as it travels, by the number of the profile."""
+        return "%s/profile_%d_rank_%s.json.gz" % (self.directory, number, _digits(rank))
+
     def torch_dump(self, rank: RankOrAny, attempt: int) -> str:
         """Name the flight recorder as torch's watchdog writes it; torch adds the rank to what this is without one."""
         return "%s/torch_a%d_rank_%s" % (self.directory, attempt, rank)

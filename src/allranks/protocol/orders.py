@@ -264,6 +264,21 @@ class StacksOrder(NamedTuple):
     native: bool = False
 
 
+MOST_PROFILES = 9999  # of a run
+
+
+class ProfileOrder(NamedTuple):
+    """Begin to profile ranks, for so many seconds at the most; with `is_end`, end it and let the traces travel.
+
+    `number` is the profile's in its run, `asked` counts the questions of people."""
+
+    ranks: Ranks = ()
+    seconds: Seconds = 0.0
+    number: Annotated[int, within(1, MOST_PROFILES)] = 1
+    asked: Annotated[int, within(0, 1 << 53)] = 0
+    is_end: bool = False
+
+
 class CountersOrder(NamedTuple):
     """Say how many collectives the ranks have begun and done."""
 
@@ -354,6 +369,7 @@ Order = Union[
     TakenOrder,
     EndOrder,
     StacksOrder,
+    ProfileOrder,
     CountersOrder,
     UsageOrder,
     CallTimesOrder,

@@ -36,6 +36,7 @@ class RankSocket(NamedTuple):
     held: int = 0
 
 
+MOST_REASON = 1 << 10  # characters
 MOST_DEVICES = 64  # GPUs and ports of a node that are read
 
 
@@ -100,6 +101,20 @@ class StackSample(NamedTuple):
     signalled: bool = False
     moved: str = ""  # the call that the signal for its stack has ended early
     sockets: Tuple[RankSocket, ...] = ()  # to other machines
+
+
+@omit_empty()
+class RankProfile(NamedTuple):
+    """A profile of one rank (agent/runner_profile.py), which was recorded for so many `seconds`.
+
+    `stalled`: the seconds for which the program's Python stood still while the trace was made, `size` the bytes of the
+    trace as it travels. `note`: what has ended it before it was asked to. `error`: why there is none."""
+
+    seconds: float = 0.0
+    stalled: float = 0.0
+    size: int = 0
+    note: Annotated[str, at_most(MOST_REASON)] = ""
+    error: Annotated[str, at_most(MOST_REASON)] = ""
 
 
 @omit_none

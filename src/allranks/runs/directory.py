@@ -19,7 +19,7 @@ from allranks.errors import RunNotFound, SeveralRuns, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Verdict
 from allranks.protocol.codec import SCHEMA, decode_parts, fitting
-from allranks.protocol.frames import AUDIT, DUMP, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, RAY_LOG, STACKS
+from allranks.protocol.frames import AUDIT, DUMP, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, RAY_LOG, STACKS, TRACE
 from allranks.protocol.jsontext import DecodeError, Json, read_object
 
 from .documents import (
@@ -341,6 +341,8 @@ class RunDirectory:
             return evidence / "flight" / f"rank_{rank:03d}.jsonl"
         if kind == DUMP:
             return evidence / "flight" / f"dump_a{attempt}_rank_{rank:03d}"
+        if kind == TRACE:
+            return evidence / "traces" / f"profile_{attempt}_rank_{rank:03d}.json.gz"
         if kind == RAS:
             return self.path / "evidence" / "ras" / f"node_{node_index:02d}_{safe_name(node_name)}.txt"
         again = attempt_folder(attempt)

@@ -21,6 +21,7 @@ from allranks.protocol.frames import (
     RAS,
     RAY_LOG,
     STACKS,
+    TRACE,
     Stream,
     stream_key,
 )
@@ -288,7 +289,7 @@ class LogWriter:
                 if stream is not None:
                     sizes[stream_key(stream)] = path.stat().st_size - self._bases.get((node_index, stream), 0)
         for stream, end in self.ends.get(node_index, {}).items():
-            if stream.kind in (METRICS, STACKS, FLIGHT, RAS, AUDIT, DUMP):
+            if stream.kind in (METRICS, STACKS, FLIGHT, RAS, AUDIT, DUMP, TRACE):
                 sizes[stream_key(stream)] = end - self._bases.get((node_index, stream), 0)
         return sizes
 

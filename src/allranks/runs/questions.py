@@ -12,10 +12,10 @@ import platform
 import socket
 import struct
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from allranks.errors import NodeError, UsageError
-from allranks.protocol.codec import Vocabulary, decode
+from allranks.protocol.codec import Vocabulary, decode, omit_empty
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_object, write_json
 
 from .directory import RunDirectory
@@ -26,6 +26,7 @@ PART_LIMIT = 8 << 20  # bytes of a request: the names of files that are wanted
 ANSWER_LIMIT = 1 << 30  # bytes: the stacks of all ranks
 REQUEST_SECONDS = 10.0
 ANSWER_SECONDS = 21.0  # for the nodes: an agent gives its own sampling 20
+TRACE_SECONDS = 155.0  # for the nodes: an agent gives the traces 150
 QUESTIONS_SOCKET = "-questions"
 
 
@@ -58,7 +59,47 @@ class StacksAnswer(NamedTuple):
     failed: str = ""
 
 
-QUESTIONS: Vocabulary[StacksQuestion] = Vocabulary("ask", {"stacks": StacksQuestion})
+class ProfileQuestion(NamedTuple):
+    """Profile these ranks, of these roles, for so many steps: where no rank is named, the first that runs.
+
+    `limit`: the seconds after which it ends, whatever the steps."""
+
+    ranks: tuple[int, ...] = ()
+    roles: tuple[str, ...] = ()
+    steps: int = 1
+    limit: float = 60.0
+
+
+@omit_empty("role", "note", "error")
+class ProfiledRank(NamedTuple):
+    """A rank that was profiled: for how long, and from which step to which its run was seen to go; null: none was seen.
+
+    `stalled`: the seconds for which the program's Python stood still while the trace was made. `trace` is its file,
+    `size` the file's bytes. `note`: what has ended the profile early. `error`: why its trace is missing."""
+
+    rank: int
+    node: str
+    seconds: float = 0.0
+    first_step: int | None = None
+    last_step: int | None = None
+    stalled: float = 0.0
+    trace: str = ""
+    size: int = 0
+    role: str = ""
+    note: str = ""
+    error: str = ""
+
+
+class ProfileAnswer(NamedTuple):
+    """What came of a profile; `failed`: why nothing could be asked."""
+
+    ranks: tuple[ProfiledRank, ...] = ()
+    failed: str = ""
+
+
+Question = StacksQuestion | ProfileQuestion
+QUESTIONS: Vocabulary[Question] = Vocabulary("ask", {"stacks": StacksQuestion, "profile": ProfileQuestion})
+Answer = TypeVar("Answer", StacksAnswer, ProfileAnswer)
 
 
 class Peer(NamedTuple):
@@ -123,8 +164,10 @@ def controller_here(run: RunDirectory, verb: str) -> ControllerRecord:
     return controller
 
 
-async def ask(uid: str, controller: ControllerRecord, question: StacksQuestion) -> StacksAnswer:
-    """Ask the controller of a run on this machine; raise NodeError where it gives no answer."""
+async def ask(
+    uid: str, controller: ControllerRecord, question: Question, kind: type[Answer], seconds: float = ANSWER_SECONDS
+) -> Answer:
+    """Ask the controller of a run on this machine, which has so many seconds; raise NodeError where it gives none."""
     try:
         reader, writer = await asyncio.open_unix_connection(socket_name(uid, QUESTIONS_SOCKET))
         try:
@@ -132,8 +175,8 @@ async def ask(uid: str, controller: ControllerRecord, question: StacksQuestion) 
             if (peer.pid, peer.uid) != (controller.pid, os.getuid()):
                 raise NodeError(f"the run's socket belongs to another process (pid {peer.pid}, user {peer.uid})")
             writer.write(packed(QUESTIONS.write(question)))
-            limit = ANSWER_SECONDS + REQUEST_SECONDS
-            answer = decode(StacksAnswer, await asyncio.wait_for(read_packed(reader, ANSWER_LIMIT), limit))
+            limit = seconds + REQUEST_SECONDS
+            answer = decode(kind, await asyncio.wait_for(read_packed(reader, ANSWER_LIMIT), limit))
         finally:
             writer.close()
     except (EOFError, OSError, ValueError, asyncio.TimeoutError, DecodeError) as error:

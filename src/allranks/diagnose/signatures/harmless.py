@@ -15,6 +15,8 @@ ROWS = (
          r"destroy_process_group\(\) was not called|process group has NOT been destroyed"),
         ("no-error-file", "error_file|error file|To enable traceback", r"error_file *: <N/A>|[Nn]o error file defined"
          r"|To enable traceback see"),
+        # libkineto_api.cpp: torch's profiler begun in another thread, as `allranks profile` does
+        ("kineto-thread", "External init callback", r"External init callback must run in same thread"),
         ("guessing-device", "Guessing device ID|devices used by this process", r"Guessing device ID|devices used by "
          r"this process are currently unknown"),
         ("dump-hint", "debug info", r"preparing to dump debug info|dump the debug info\. *Include"),
