@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from allranks.agent.binding import bind
-from allranks.agent.gpufacts import addresses
+from allranks.agent.gpufacts import SeenGpus, addresses, own_gpus
 from allranks.text import read_ranges
 
 RULES = {"numa": "node", "cores": "exclusive", "socket": "socket", "core-complex": "core-complex"}
@@ -202,6 +202,22 @@ def test_a_device_that_a_job_does_not_have_is_not_counted(tmp_path: Path) -> Non
     root = build(tmp_path, MACHINES["DGX H100"])
     (root / "dev/nvidia0").unlink()
     assert addresses({"CUDA_VISIBLE_DEVICES": "0"}, str(root)) == ["0000:43:00.0"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "ranks"),
+    [
+        ({8: ("a", "b"), 9: ("a", "b")}, {"a": [8], "b": [9]}),
+        ({8: ("b",), 9: ("a",)}, {"a": [9], "b": [8]}),  # each rank has an environment of its own
+        ({8: ("a", "b"), 9: ("b", "a")}, {"a": [8, 9]}),
+        ({8: ("a",), 9: ("a",)}, {"a": [8, 9]}),  # both share the only one
+        ({8: ("a", "b"), 9: ("a", "b"), 10: ("a", "b")}, {}),  # more ranks than GPUs: which shares which?
+        ({8: (), 9: ("a", "b")}, {"b": [9]}),
+    ],
+)
+def test_which_gpu_is_a_rank_s(seen: dict[int, tuple[str, ...]], ranks: dict[str, list[int]]) -> None:
+    found = own_gpus({rank: SeenGpus(number, own) for number, (rank, own) in enumerate(seen.items())})
+    assert found == ranks
 
 
 def test_a_part_of_a_gpu_has_no_place(tmp_path: Path) -> None:

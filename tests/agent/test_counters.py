@@ -82,14 +82,15 @@ def test_gpus_say_what_they_do(start: Callable[..., Watched]) -> None:
     assert (first.address, first.busy, first.memory_used, first.memory_total) == (GPUS[0], 0.9, 30, 80)
     assert (first.clock, first.clock_max, first.held, first.pcie_width) == (1980, 1980, 0, 16)
     assert (second.clock, second.ecc, second.nvlink_errors, second.xids, second.lost) == (1200, 0, 0, (), False)
-    usage = watched.watch.added_to(NodeUsage())
+    usage = watched.watch.added_to(NodeUsage(), {GPUS[0]: [3]})
+    assert usage.devices is not None and [gpu.ranks for gpu in usage.devices.gpus] == [(3,), ()]
     assert (usage.gpu_busy, usage.gpu_memory_used, usage.gpu_memory_total) == (0.65, 60, 160)
 
 
 def test_an_xid_is_said_at_once(start: Callable[..., Watched], tmp_path: Path) -> None:
     watched = start()
     watched.until(lambda newest: bool(newest.gpus))
-    watched.watch.added_to(NodeUsage())
+    watched.watch.added_to(NodeUsage(), {})
     (tmp_path / "xid").write_text("48")
     began = time.monotonic()
     gpus = watched.until(lambda newest: any(gpu.xids for gpu in newest.gpus)).gpus

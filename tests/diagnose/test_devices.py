@@ -15,7 +15,7 @@ PORT = PortCounters("mlx5_0/1", True, {"symbol_error": 0, "out_of_sequence": 0, 
 
 def both(gpu: GpuCounters = GPU, port: PortCounters = PORT) -> Devices:
     """A node before and now."""
-    gpu = gpu._replace(address=OTHER.address)
+    gpu = gpu._replace(address=OTHER.address, ranks=(5,))
     return Devices(DeviceCounters((GPU, gpu), (port,)), DeviceCounters((GPU, OTHER), (PORT,)))
 
 
@@ -31,10 +31,10 @@ def both(gpu: GpuCounters = GPU, port: PortCounters = PORT) -> Devices:
 )
 def test_a_fault_of_a_gpu_names_its_rank_once(gpu: GpuCounters, words: list[str]) -> None:
     devices = both(gpu)
-    found = list(new_faults("h2", devices.now, devices.before, {1: 5}.get))
+    found = list(new_faults("h2", devices.now, devices.before))
     assert [finding.message for finding in found] == words
     assert all((f.status, f.where.rank, f.where.gpu, f.where.node) == ("warn", 5, 1, "h2") for f in found)
-    assert list(new_faults("h2", devices.now, devices.now, {1: 5}.get)) == []
+    assert list(new_faults("h2", devices.now, devices.now)) == []
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_fault_of_a_gpu_names_its_rank_once(gpu: GpuCounters, words: list[str]
 )
 def test_a_link_that_flaps(port: PortCounters, words: list[str]) -> None:
     devices = both(port=port)
-    assert [f.message for f in new_faults("h2", devices.now, devices.before, {}.get)] == words
+    assert [f.message for f in new_faults("h2", devices.now, devices.before)] == words
 
 
 HOT = GPU._replace(clock=1200, held=0x40)
@@ -70,7 +70,7 @@ HOT = GPU._replace(clock=1200, held=0x40)
     ],
 )  # fmt: skip
 def test_what_slows_a_gpu(gpu: GpuCounters, words: str | None) -> None:
-    reason = device_reason(1, "h2", {"h1": both(), "h2": both(gpu)})
+    reason = device_reason(5, "h2", {"h1": both(), "h2": both(gpu)})
     assert (reason and reason.words) == words
     assert reason is None or (reason.is_of_node and "h2" in reason.remedy)
 
@@ -90,7 +90,7 @@ def test_what_slows_a_port(counted: dict[str, int], words: str | None) -> None:
     before = DeviceCounters((), (PORT._replace(counted=dict.fromkeys(counted, 0)),))
     usual = Devices(DeviceCounters((), (PORT._replace(counted={"port_xmit_wait": 100}),)), DeviceCounters((), (PORT,)))
     nodes = {"h1": usual, "h3": usual, "h2": Devices(DeviceCounters((), (port,)), before)}
-    reason = device_reason(None, "h2", nodes)
+    reason = device_reason(5, "h2", nodes)
     assert (reason and reason.words) == words
 
 

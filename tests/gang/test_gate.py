@@ -77,6 +77,7 @@ OF_RANK_0: list[dict[str, Any]] = [
     {"type": "exit", "rank": 0, "attempt": 0, "code": 1, "t": 1.0},
     {"type": "exit", "rank": 1, "attempt": 0, "code": 1, "t": 1.0, "calls": {"0": []}},
     {"type": "stacks", "ranks": {"0": {"stack": "File x", "state": "S"}}},
+    {"type": "usage", "t": 1.0, "seconds": 10.0, "devices": {"gpus": [{"address": "a", "ranks": [0]}]}},
     {"type": "profiled", "ranks": {"0": {"seconds": 1.5, "size": 9}}},
     {"type": "counters", "ranks": {"0": {"cpu": 1.5, "counters": {}}}},
     {"type": "call-times", "ranks": {"0": CALLS}, "t": 1.0},

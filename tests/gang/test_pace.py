@@ -10,7 +10,6 @@ from tests.gang.test_gang import Drive
 from allranks.findings import Finding
 from allranks.gang.pace import EVERY, STARTING
 from allranks.gang.states import Send, StepShown
-from allranks.protocol.facts import Gpus
 from allranks.protocol.orders import UsageOrder
 from allranks.protocol.run_facts import Fact, PlainNote, Stamped
 from allranks.protocol.samples import DeviceCounters, GpuCounters, NodeUsage
@@ -78,11 +77,9 @@ def test_one_switch_turns_it_off(drive: Drive) -> None:
 
 
 def test_a_fault_that_begins_in_the_run_names_the_rank_at_once_and_once(drive: Drive) -> None:
-    node = drive.roster.nodes["h1"]
-    node.plan_facts = node.plan_facts._replace(gpus=Gpus(1, "/dev/nvidia*", "nvidia", ("0",), False))
-
     def told(*xids: int) -> list[Stamped[Fact]]:
-        usage = NodeUsage(t=drive.now, seconds=10.0, devices=DeviceCounters((GpuCounters("0000:07:00.0", xids=xids),)))
+        gpu = GpuCounters("0000:07:00.0", xids=xids, ranks=(1,))
+        usage = NodeUsage(t=drive.now, seconds=10.0, devices=DeviceCounters((gpu,)))
         made = drive.gang.handle(Stamped("h1", drive.now, 0, usage), drive.at, drive.now)
         return [action for action in made if isinstance(action, Stamped)]
 

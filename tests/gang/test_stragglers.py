@@ -14,7 +14,6 @@ from tests.gang.test_gang import Drive
 
 from allranks.gang.states import EachSecond, StepShown
 from allranks.gang.stragglers import FIRST, PATIENCE
-from allranks.protocol.facts import Gpus
 from allranks.protocol.messages import CallTimesMessage
 from allranks.protocol.run_facts import Stamped
 from allranks.protocol.samples import DeviceCounters, GpuCounters, LinkCount, NodeUsage, RankCalls, SuspectLook
@@ -168,10 +167,9 @@ def test_the_ledger_of_time_gets_what_ranks_wait_for_a_straggler_that_was_named(
 def test_a_rank_whose_gpu_is_held_back_is_named_with_that_reason() -> None:
     drive = begun(Watched())
     for number in range(8):
-        node = drive.roster.nodes[f"h{number}"]
-        node.plan_facts = node.plan_facts._replace(gpus=Gpus(1, "/dev/nvidia*", "nvidia", ("0",), False))
         hot = number == 5
         gpu = GpuCounters("0000:07:00.0", clock=1095 if hot else 1980, clock_max=1980, held=0x40 if hot else 0)
+        gpu = gpu._replace(ranks=(number,))
         drive.feed(NodeUsage(t=drive.now, seconds=10.0, devices=DeviceCounters((gpu,))), f"h{number}")
     next_look(drive)
     drive.answer(slow)

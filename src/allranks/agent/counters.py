@@ -13,7 +13,7 @@ import os
 import selectors
 import signal
 import time
-from typing import Dict, List, NoReturn, Sequence, Tuple
+from typing import Dict, List, Mapping, NoReturn, Sequence, Tuple
 
 from allranks.protocol.codec import DecodeError, decode, encode
 from allranks.protocol.jsontext import read_object, write_json
@@ -77,8 +77,8 @@ class CounterWatch:
             log("the counters of GPUs and ports are not read any more: no answer for %g s" % (now - self._heard))
             self.close()
 
-    def added_to(self, usage: NodeUsage) -> NodeUsage:
-        """Give a sample of the machine what the devices have said last."""
+    def added_to(self, usage: NodeUsage, ranks: Mapping[str, Sequence[int]]) -> NodeUsage:
+        """Give a sample of the machine what the devices have said last. `ranks` by the address of their GPU."""
         self.is_urgent = False
         gpus = self.newest.gpus
         if gpus:
@@ -87,7 +87,8 @@ class CounterWatch:
                 gpu_memory_used=sum(gpu.memory_used for gpu in gpus),
                 gpu_memory_total=sum(gpu.memory_total for gpu in gpus),
             )
-        return usage._replace(devices=self.newest)
+        used = tuple(gpu._replace(ranks=tuple(ranks.get(gpu.address, ())[:MOST_DEVICES])) for gpu in gpus)
+        return usage._replace(devices=self.newest._replace(gpus=used))
 
     def close(self) -> None:
         """End the child."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from typing import Dict, List, Mapping, Tuple
 
 from allranks.protocol.facts import Gpus
+from allranks.protocol.records import NamedTuple
 
 from .files import names_in, read_text
 
@@ -46,6 +48,28 @@ def addresses(environ: Mapping[str, str], root: str = "/") -> List[str]:
             chosen = [_named(word, found) for word in visible(environ[name], len(found))]
             found = {address: found[address] for address in chosen if address}
     return list(found)
+
+
+class SeenGpus(NamedTuple):
+    """The addresses of the GPUs that a rank sees, and its number among the ranks of its node."""
+
+    local_rank: int
+    addresses: Tuple[str, ...]
+
+
+def own_gpus(seen: Mapping[int, SeenGpus]) -> Dict[str, List[int]]:
+    """Give the ranks that compute on each GPU, by its address: the only one that they see, else that of their number.
+
+    Where more ranks see the same GPUs than these are, which one takes which is unknown."""
+    ranks: Dict[str, List[int]] = {}
+    alike = Counter(one.addresses for one in seen.values())
+    for rank, one in sorted(seen.items()):
+        count = len(one.addresses)
+        if count == 1:
+            ranks.setdefault(one.addresses[0], []).append(rank)
+        elif one.local_rank < count and alike[one.addresses] <= count:
+            ranks.setdefault(one.addresses[one.local_rank], []).append(rank)
+    return ranks
 
 
 def _named(word: str, found: Mapping[str, str]) -> str:

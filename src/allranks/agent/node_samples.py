@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Dict, FrozenSet, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, FrozenSet, List, Optional, Set, Tuple
 
 from allranks.protocol.frames import TRACE, Stream
 from allranks.protocol.messages import CallTimesMessage, CountersMessage, Message, ProfiledMessage, StacksMessage
@@ -25,6 +25,7 @@ from .this_node import ThisNode
 
 if TYPE_CHECKING:
     from .counters import CounterWatch
+    from .gpufacts import SeenGpus
     from .usage import Sampler
 
 LEAST_USAGE = 1.0  # seconds between samples of the machine, whatever is asked for
@@ -43,6 +44,8 @@ class NodeSamples:
         self._next = 0.0
         self._sampler: Optional[Sampler] = None
         self._watch: Optional[CounterWatch] = None
+        self._placed: Dict[int, Process] = {}  # the ranks of which it is known which GPU is theirs
+        self._by_gpu: Dict[str, List[int]] = {}
 
     def on_stacks(self, order: StacksOrder) -> None:
         """Sample ranks. A rank is signalled once: its attempt keeps which have been."""
@@ -101,11 +104,12 @@ class NodeSamples:
                 from .usage import Sampler  # late: the start of ranks is not to wait for it
 
                 self._sampler = Sampler()
-                self._watch = _watch_devices(self._node, attempt, self._every)
-            pids = [process.pid for process in self._ranks.sampled(tuple(attempt.ranks)).values()]
+                self._watch = _watch_devices(self._node, self._processes(attempt), self._every)
+            processes = self._processes(attempt)
+            pids = [process.pid for process in processes.values()]
             usage = self._sampler.sample(pids, now, time.time())
             if self._watch is not None and usage is not None:
-                usage = self._watch.added_to(usage)
+                usage = self._watch.added_to(usage, self._ranks_by_gpu(processes))
         except Exception as error:
             self._every = 0.0
             log("this machine is not sampled any more: %s" % describe_error(error))
@@ -113,17 +117,44 @@ class NodeSamples:
         if usage is not None:
             self._node.tell(usage)
 
+    def _processes(self, attempt: RankAttempt) -> Dict[int, Process]:
+        return self._ranks.sampled(tuple(attempt.ranks))
 
-def _watch_devices(node: ThisNode, attempt: RankAttempt, every: float) -> Optional[CounterWatch]:
-    """Begin to read the GPUs that the ranks see, and the ports; None where there are none."""
-    from .gpufacts import VISIBLE, addresses
+    def _ranks_by_gpu(self, processes: Dict[int, Process]) -> Dict[str, List[int]]:
+        """Give the ranks of each GPU by its address, which is found out again where other processes are the ranks."""
+        from .gpufacts import own_gpus
+
+        if processes != self._placed:
+            self._placed = processes
+            self._by_gpu = own_gpus(_seen_gpus(processes))
+        return self._by_gpu
+
+
+def _seen_gpus(processes: Dict[int, Process]) -> Dict[int, SeenGpus]:
+    """Read which GPUs each rank sees, by the environment that it was started with. Parts of GPUs are left out."""
+    from .gpufacts import VISIBLE, SeenGpus, addresses
     from .processes import variable_of
 
-    pid = next((rank.process.pid for rank in attempt.running()), 0)
-    seen = {name: variable_of(pid, name) for name in VISIBLE}
-    try:
-        gpus = addresses({name: value for name, value in seen.items() if value is not None})
-    except ValueError:  # parts of GPUs: all that the node has are read
+    seen = {}
+    for rank, process in processes.items():
+        values = {name: variable_of(process.pid, name) for name in VISIBLE}
+        local_rank = variable_of(process.pid, "LOCAL_RANK") or ""
+        try:
+            gpus = addresses({name: value for name, value in values.items() if value is not None})
+        except ValueError:
+            continue
+        if local_rank.isdecimal():
+            seen[rank] = SeenGpus(int(local_rank), tuple(gpus))
+    return seen
+
+
+def _watch_devices(node: ThisNode, processes: Dict[int, Process], every: float) -> Optional[CounterWatch]:
+    """Begin to read the GPUs that any of the ranks see, and the ports; None where there are none."""
+    from .gpufacts import addresses
+
+    seen = _seen_gpus(processes)
+    gpus = list(dict.fromkeys(address for one in seen.values() for address in one.addresses))
+    if len(seen) < len(processes):  # parts of GPUs, or a launcher's ranks to come: all that the node has are read
         gpus = addresses({})
     if not gpus and not names_in("/sys/class/infiniband"):
         return None

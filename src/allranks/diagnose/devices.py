@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from allranks.findings import Finding, Where
 from allranks.protocol.samples import DeviceCounters, GpuCounters, PortCounters
-from allranks.text import join_words
+from allranks.text import format_ranks, join_words
 from allranks.xid import FAULTS, OFF_BUS
 
 from .stragglers.reasons import Reason
@@ -31,17 +31,16 @@ OUT_OF_ORDER = 1000  # packets
 LEAST_WAIT = 1_000_000  # ticks of a port
 WAITED = 10.0  # times the usual port
 NOTHING = DeviceCounters()
-RankAt = Callable[[int], "int | None"]  # the rank on a GPU of the node
 
 
-def new_faults(node: str, now: DeviceCounters, before: DeviceCounters, rank_at: RankAt) -> Iterator[Finding]:
+def new_faults(node: str, now: DeviceCounters, before: DeviceCounters) -> Iterator[Finding]:
     """Yield a warning for each fault that has begun between two samples of a node."""
     for number, gpu in enumerate(now.gpus):
         was = next((one for one in before.gpus if one.address == gpu.address), GpuCounters(gpu.address))
         said = list(_faults_of(gpu, was))
         if said:
-            rank = rank_at(number)
-            of_rank = f" (rank {rank})" if rank is not None else ""
+            rank = next(iter(gpu.ranks), None)
+            of_rank = f" ({format_ranks(gpu.ranks)})" if gpu.ranks else ""
             message = f"GPU {number} of {node}{of_rank} {join_words(said)}"
             remedy = f"hint: ssh {node} 'nvidia-smi -q -i {gpu.address}'. If it comes again, have the node repaired"
             yield Finding(CHECK, "warn", message, remedy, Where(node, rank=rank, gpu=number), (gpu.address,))
@@ -70,17 +69,17 @@ class Devices(NamedTuple):
     now: DeviceCounters = NOTHING
     before: DeviceCounters = NOTHING
 
-    def gpu(self, number: int) -> tuple[GpuCounters, GpuCounters] | None:
-        """Give a GPU of both; None where it is not in both."""
-        if number < min(len(self.now.gpus), len(self.before.gpus)):
-            return self.now.gpus[number], self.before.gpus[number]
-        return None
+    def gpu(self, rank: int) -> tuple[GpuCounters, GpuCounters] | None:
+        """Give the GPU of a rank as it is now, and as it was; None where it is not in both."""
+        now = next((gpu for gpu in self.now.gpus if rank in gpu.ranks), None)
+        was = [gpu for gpu in self.before.gpus if now is not None and gpu.address == now.address]
+        return (now, was[0]) if now is not None and was else None
 
 
-def device_reason(number: int | None, node: str, of_nodes: Mapping[str, Devices]) -> Reason | None:
-    """Say what slows the GPU `number` of a node, or its ports, and no other of the run; None where nothing shows."""
+def device_reason(rank: int, node: str, of_nodes: Mapping[str, Devices]) -> Reason | None:
+    """Say what slows the GPU of a rank, or its node's ports, and no other of the run; None where nothing shows."""
     devices = of_nodes.get(node, Devices())
-    pair = devices.gpu(number) if number is not None else None
+    pair = devices.gpu(rank)
     if pair is not None:
         others = [gpu for one in of_nodes.values() for gpu in one.now.gpus if gpu is not pair[0]]
         reason = _slow_gpu(node, *pair, others)

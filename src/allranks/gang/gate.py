@@ -34,6 +34,7 @@ from allranks.protocol.messages import (
 )
 from allranks.protocol.orders import MOST_PROFILES
 from allranks.protocol.plan_facts import check_facts
+from allranks.protocol.samples import DeviceCounters, NodeUsage
 
 STREAM_KINDS = frozenset({RANK_LOG, NODE_LOG, *FOLLOWED.values()})
 OF_NODE = (NODE_LOG, RAS)  # streams of the node itself
@@ -82,6 +83,8 @@ def require_own(message: Message, owned: Collection[int]) -> None:
 def _ranks_of(message: Message) -> Iterable[int]:
     if isinstance(message, (StacksMessage, ProfiledMessage, CountersMessage, SavingMessage)):
         return message.ranks
+    if isinstance(message, NodeUsage):
+        return [rank for gpu in (message.devices or DeviceCounters()).gpus for rank in gpu.ranks]
     if isinstance(message, CallTimesMessage):
         return (*message.ranks, *message.suspects, *(link.rank for link in message.links))
     if isinstance(message, ExitMessage):

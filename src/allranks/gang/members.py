@@ -124,12 +124,6 @@ class NodeState:
         waited = now - (now if self.awaited_from is None else self.awaited_from)
         return min(max(SHORTEST_PAUSE, waited / 4), LONGEST_PAUSE)
 
-    def gpu_of(self, rank: RankState) -> int | None:
-        """Return the GPU that a rank takes by its local number, as torch programs do; None: the node has too few."""
-        if len(self.ranks) > gpu_count(self.plan_facts):
-            return None
-        return rank.local_rank
-
     @property
     def devices(self) -> Devices:
         """What its GPUs and ports have counted."""

@@ -82,8 +82,7 @@ class PaceWatch:
         node.usage_before = samples[0]
         if stamped.fact.devices is None:
             return []
-        rank_on = {node.gpu_of(rank): rank.rank for rank in node.ranks.values()}
-        faults = new_faults(node.name, stamped.fact.devices, before, rank_on.get)
+        faults = new_faults(node.name, stamped.fact.devices, before)
         return [self.roster.add_finding(fault) for fault in faults]
 
     def on_step(self, stamped: Stamped[StepShown], now: float) -> list[Action]:

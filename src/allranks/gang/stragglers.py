@@ -193,11 +193,7 @@ class StragglerWatch:
 
     def _device_reason(self, rank: int, name: str) -> Reason | None:
         """Say what its GPU or the ports of its node show."""
-        nodes = self.roster.nodes
-        if name not in nodes:
-            return None
-        gpu = nodes[name].gpu_of(nodes[name].ranks[rank])
-        return device_reason(gpu, name, {node.name: node.devices for node in nodes.values()})
+        return device_reason(rank, name, {node.name: node.devices for node in self.roster.nodes.values()})
 
     def _measure(self, look: Look, found: Straggler | None) -> list[Action]:
         """Note for the ledger of time how much of it ranks have waited since the look before: for a straggler that

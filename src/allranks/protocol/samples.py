@@ -45,7 +45,8 @@ class GpuCounters(NamedTuple):
     """A GPU as ranks number it, at its PCI `address`: its state, and what it has counted since it is watched.
 
     `busy` 0 to 1, memory in bytes, clocks of its processors in MHz. `held` are NVML's reasons for less than that, as
-    bits. `ecc`: errors that were not corrected. `lost`: NVML says that it has fallen off the bus.
+    bits. `ecc`: errors that were not corrected. `lost`: NVML says that it has fallen off the bus. `ranks` compute on
+    it, as far as their environment says it.
     """
 
     address: Annotated[str, at_most(32)]
@@ -62,6 +63,7 @@ class GpuCounters(NamedTuple):
     nvlink_errors: int = 0
     xids: Annotated[Tuple[int, ...], at_most(MOST_DEVICES)] = ()
     lost: bool = False
+    ranks: Annotated[Tuple[int, ...], at_most(MOST_DEVICES)] = ()
 
 
 class PortCounters(NamedTuple):
