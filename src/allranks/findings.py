@@ -48,12 +48,13 @@ def place_of(nodes: Iterable[str], ranks: Collection[int] = ()) -> Where:
 
 
 @needs("message")
-@omit_empty("check")
+@omit_empty("check", "lasts")
 class Finding(NamedTuple):
     """One sentence about one place, with what to do about it.
 
     `id` is a cause label (see `allranks.diagnose.causes`) or a check's own id; `evidence` holds short
-    texts or figures that a reader can verify; `check` is the check that said it.
+    texts or figures that a reader can verify; `check` is the check that said it. One that `lasts` holds for
+    later attempts too, and is evidence where its node fails.
     """
 
     id: str = ""
@@ -63,6 +64,7 @@ class Finding(NamedTuple):
     where: Where = Where()
     evidence: tuple[str, ...] = ()
     check: str = ""
+    lasts: bool | None = None
 
     def to_json(self) -> JsonObject:
         """Write the JSON form fixed by the design."""

@@ -78,9 +78,9 @@ class RealAgent:
 
 
 @contextmanager
-def real_agent(cwd: str | None = None) -> Iterator[RealAgent]:
-    """Start an agent in a node directory of its own, and end it and its ranks afterwards."""
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="agent-") as place:
+def real_agent(cwd: str | None = None, parent: str = "/tmp") -> Iterator[RealAgent]:
+    """Start an agent in a node directory of its own below `parent`, and end it and its ranks afterwards."""
+    with tempfile.TemporaryDirectory(dir=parent, prefix="agent-") as place:
         try:
             with channel("agent", place, cwd) as agent:
                 yield agent

@@ -119,6 +119,18 @@ def test_status_says_the_goodput_where_it_is_known(runs):
     assert lines(describe(run, time.time()))[0].endswith(", goodput 50 %")
 
 
+def test_status_says_what_ails_a_node(runs):
+    run = make(runs)
+    assert not [line for line in lines(describe(run, time.time())) if "warning" in line]
+    status = run.read_document("status.json")
+    status["nodes"][1]["warnings"] = ["h2: 812 MB are left in /tmp\x1b[2J"]
+    run.write_document("status.json", status)
+    text = lines(describe(run, time.time()))
+    (line,) = [line for line in text if "warning" in line]
+    assert line == "  warning: h2: 812 MB are left in /tmp"
+    assert text[text.index(line) - 1].startswith("h2")
+
+
 def test_status_of_a_damaged_run_is_no_traceback(runs, capsys):
     run = make(runs)
     (run.path / "status.json").write_text("{")

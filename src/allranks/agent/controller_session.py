@@ -19,6 +19,7 @@ from allranks.protocol.messages import (
     HelloMessage,
     Message,
     PongMessage,
+    RemarkMessage,
     ReplacedMessage,
 )
 from allranks.protocol.orders import ORDERS, AckOrder, HelloOrder, Order, PingOrder, TakenOrder
@@ -56,6 +57,7 @@ class ControllerSession:
         self.lease = lease  # seconds without a word after which ranks end
         self.heard = time.monotonic()
         self.greeted = False  # by any controller
+        self._remarks: List[RemarkMessage] = []
         self.link: Optional[Link] = None
         self._selector = selector
         self._outlet = outlet
@@ -137,7 +139,9 @@ class ControllerSession:
     # -- to the controller ---------------------------------------------------------------------------
 
     def tell(self, message: Message) -> None:
-        """Queue a message, where there is a controller."""
+        """Queue a message, where there is a controller. Each that comes hears the remarks: they may have been lost."""
+        if isinstance(message, RemarkMessage):
+            self._remarks.append(message)
         if self.link is not None:
             self.link.send(message)
 
@@ -179,6 +183,9 @@ class ControllerSession:
         self._outlet.controller_has(order.have)
         self._drain_reported = False
         self.tell(self._owner.greet(order))
+        if self.link is not None:
+            for remark in self._remarks:
+                self.link.send(remark)
 
     def on_ping(self, order: PingOrder) -> None:
         """Answer with this node's time."""

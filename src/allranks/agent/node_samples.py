@@ -6,12 +6,21 @@ and an agent without a descriptor left can still say so.
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Dict, FrozenSet, List, Optional, Set, Tuple
 
 from allranks.protocol.frames import TRACE, Stream
-from allranks.protocol.messages import CallTimesMessage, CountersMessage, Message, ProfiledMessage, StacksMessage
+from allranks.protocol.messages import (
+    LOW_SPACE,
+    CallTimesMessage,
+    CountersMessage,
+    Message,
+    ProfiledMessage,
+    RemarkMessage,
+    StacksMessage,
+)
 from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import CallTimesOrder, CountersOrder, ProfileOrder, StacksOrder, UsageOrder
 
@@ -30,8 +39,36 @@ if TYPE_CHECKING:
 
 LEAST_USAGE = 1.0  # seconds between samples of the machine, whatever is asked for
 CALL_TIMES_SECONDS = 40.0  # with a look at suspects; gang/stragglers.py waits a little longer
+SPACE_EVERY = 5.0  # seconds between looks at the room for what ranks write
+LITTLE_SPACE = 1 << 30  # bytes; as preflight/checks/disk_space.py has it before the start
 SAMPLE_SECONDS = 20.0  # gang/hangwatch.py waits a little longer
 PROFILE_SECONDS = 150.0  # for traces to be made and packed; gang/questions.py waits a little longer
+
+
+class SpaceWatch:
+    """Notices once that the file system of a directory, which has had room, runs full."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._next = 0.0 if self._free() >= LITTLE_SPACE else float("inf")
+
+    def look(self, now: float) -> Optional[RemarkMessage]:
+        """Look where that is due, by the monotonic clock; give what is to be said of it."""
+        if now < self._next:
+            return None
+        self._next = now + SPACE_EVERY
+        free = self._free()
+        if free >= LITTLE_SPACE:
+            return None
+        self._next = float("inf")
+        return RemarkMessage(LOW_SPACE, "%d MB are left in %s" % (free >> 20, self._directory))
+
+    def _free(self) -> int:
+        try:
+            disk = os.statvfs(self._directory)
+        except OSError:
+            return 0
+        return disk.f_bavail * disk.f_frsize
 
 
 class NodeSamples:
@@ -46,6 +83,7 @@ class NodeSamples:
         self._watch: Optional[CounterWatch] = None
         self._placed: Dict[int, Process] = {}  # the ranks of which it is known which GPU is theirs
         self._by_gpu: Dict[str, List[int]] = {}
+        self._space = SpaceWatch(node.directory)
 
     def on_stacks(self, order: StacksOrder) -> None:
         """Sample ranks. A rank is signalled once: its attempt keeps which have been."""
@@ -93,6 +131,9 @@ class NodeSamples:
 
     def look(self, attempt: RankAttempt, now: float) -> None:
         """Say what this machine has done since the last sample. A sample that fails is the last: ranks go on."""
+        remark = self._space.look(now)
+        if remark is not None:
+            self._node.tell(remark)
         watch = self._watch
         if watch is not None:
             watch.look(now)

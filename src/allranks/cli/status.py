@@ -166,6 +166,8 @@ def lines(report: StatusReport, colour: bool = False) -> list[str]:
     for group in grouped(report.nodes, MOST_PRINTED):
         shown = [without_clock(node) for node in group] if report.state in OVER else group
         described.append(styled(group[0], clean(group_line(shown, time.time(), width), colour=False), colour))
+        warnings = [warning for node in group for warning in node.warnings]
+        described += [f"  warning: {clean(warning, colour=False)}" for warning in warnings]
         if report.state not in OVER and report.lease_end is None and len(group) == 1:
             described += _pids(group[0].ranks, width)
     if report.verdict is not None:

@@ -43,14 +43,15 @@ def new_faults(node: str, now: DeviceCounters, before: DeviceCounters) -> Iterat
             of_rank = f" ({format_ranks(gpu.ranks)})" if gpu.ranks else ""
             message = f"GPU {number} of {node}{of_rank} {join_words(said)}"
             remedy = f"hint: ssh {node} 'nvidia-smi -q -i {gpu.address}'. If it comes again, have the node repaired"
-            yield Finding(CHECK, "warn", message, remedy, Where(node, rank=rank, gpu=number), (gpu.address,))
+            where = Where(node, rank=rank, gpu=number)
+            yield Finding(CHECK, "warn", message, remedy, where, (gpu.address,), lasts=True)
     for port in now.ports:
         last = next((one for one in before.ports if one.port == port.port), PortCounters(port.port))
         if (last.is_up and not port.is_up) or port.counted.get("link_downed", 0) > last.counted.get("link_downed", 0):
             state = "and is back" if port.is_up else "and is still down"
             message = f"the link of {port.port} on {node} went down {state}"
             remedy = f"check the cable and the switch's port. hint: ssh {node} 'ibstat {port.port.partition('/')[0]}'"
-            yield Finding(CHECK, "warn", message, remedy, Where(node, interface=port.port))
+            yield Finding(CHECK, "warn", message, remedy, Where(node, interface=port.port), lasts=True)
 
 
 def _faults_of(gpu: GpuCounters, was: GpuCounters) -> Iterator[str]:

@@ -7,7 +7,7 @@ the ends of logs are added by `runs/recorded_incident.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from allranks.findings import Finding
@@ -79,7 +79,7 @@ class AttemptFacts:
     def take(self, stamped: Stamped[Fact]) -> None:
         """Keep a fact; of attempts that are over, what holds for later ones too."""
         if isinstance(stamped.fact, AttemptStart):
-            self.facts = [kept for kept in self.facts if isinstance(kept.fact, OF_THE_RUN)]
+            self.facts = [kept for kept in self.facts if _is_of_the_run(kept.fact)]
         if isinstance(stamped.fact, OF_AN_INCIDENT):
             self.facts.append(stamped)
 
@@ -121,7 +121,7 @@ def fold(
         exits=tuple(_exit(end, pids) for end in ends),
         faults=tuple(of_kind(of_attempt, FaultMessage)),
         lost=tuple(of_kind(of_attempt, NodeLost)),
-        findings=tuple(f.fact for f in of_kind(of_attempt, Finding) if f.fact.status in COUNTED),
+        findings=tuple(_findings(so_far, attempt)),
         initialised=frozenset(one.fact.rank for one in of_kind(of_attempt, RankInitialised)),
         init_entered=frozenset(last_joined),
         departed=departed,
@@ -143,6 +143,17 @@ def fold(
         schedulers={node: facts.scheduler for node, facts in kept.items() if facts.scheduler},
         jobs={node: facts.job for node, facts in kept.items() if re.fullmatch(_JOB, facts.job)},
     )
+
+
+def _is_of_the_run(fact: Fact) -> bool:
+    return isinstance(fact, OF_THE_RUN) or (isinstance(fact, Finding) and bool(fact.lasts))
+
+
+def _findings(so_far: Iterable[Stamped[Fact]], attempt: int) -> Iterator[Finding]:
+    """Yield those of the attempt that count, and those of the attempts before that last."""
+    for found in of_kind(so_far, Finding):
+        if found.fact.status in COUNTED and (found.attempt == attempt or found.fact.lasts):
+            yield found.fact
 
 
 def _gpus(ranks: Mapping[str, Sequence[int]], kept: Mapping[str, NodeFactsKept]) -> dict[int, int]:

@@ -39,6 +39,7 @@ CLEARLY = 0.1  # seconds: more than the clocks' error
 UNDECIDED = 0.45  # the most that an `unknown` has
 ABOUT = 0.12  # confidences of lines that are about the same
 RUNNERS_UP = 3
+EVIDENCE = 3  # lines that are shown
 IF_HEALTHY = (
     "A job that goes on, or has ended well, needs nothing. If it failed, give `allranks diagnose` the logs of all "
     "ranks from their beginning. If it stands still, look with `py-spy dump --pid PID` at its ranks, and start it with "
@@ -72,8 +73,18 @@ def judge(incident: Incident, logs: Evidence | None = None, concluded: Verdict |
     if logs is not None:
         verdict = _complete(verdict, judge_logs(logs))
         verdict = verdict._replace(finding=verdict.finding._replace(where=incident.complete(verdict.finding.where)))
+    verdict = verdict._replace(finding=_with_warnings(verdict, incident))
     read = [typed_here(f, incident.local_nodes, incident.is_slurm) for f in (verdict.finding, *verdict.runners_up)]
     return verdict._replace(finding=read[0], runners_up=tuple(read[1:]))
+
+
+def _with_warnings(verdict: Verdict, incident: Incident) -> Finding:
+    """Add to the evidence what lastingly ails a node at fault: it may have failed of it."""
+    finding = verdict.finding
+    nodes = {finding.where.node, *finding.where.nodes, *map(incident.node_of, verdict.culprits)}
+    warned = [f.message for f in incident.findings if f.lasts and f.where.node in nodes]
+    new = [message for message in warned if message not in (finding.message, *finding.evidence)]
+    return finding._replace(evidence=(*finding.evidence[: max(1, EVIDENCE - len(new))], *new)[:EVIDENCE])
 
 
 def judge_logs(logs: Evidence) -> Verdict:

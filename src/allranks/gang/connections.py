@@ -12,6 +12,7 @@ from allranks.protocol.messages import (
     FaultMessage,
     HelloMessage,
     RankSummary,
+    RemarkMessage,
     StartedMessage,
 )
 from allranks.protocol.orders import (
@@ -33,6 +34,7 @@ from .ending import Ending
 from .gathering import Gathering
 from .members import NodeState, RankState
 from .passed_signals import UserSignals
+from .remarks import remark_of
 from .roster import Roster
 from .running import Running
 from .states import Action, Send, State
@@ -85,6 +87,12 @@ class Connections:
     def on_fault(self, stamped: Stamped[FaultMessage], now: float) -> list[Action]:
         """End the gang because of an agent's own trouble."""
         return [self.roster.add_fault(stamped), *self.ending.fail(now)]
+
+    def on_remark(self, stamped: Stamped[RemarkMessage], now: float) -> list[Action]:
+        """Warn of what is amiss on a node; of virtual nodes once, for they are one machine."""
+        roster = self.roster
+        is_told = roster.spec.target.local and any(f.id == stamped.fact.id for f in roster.findings)
+        return [] if is_told else [*roster.add_lasting(remark_of(stamped.node, stamped.fact))]
 
     def on_silent(self, stamped: Stamped[NodeSilent], now: float) -> list[Action]:
         """Several beats are missing."""

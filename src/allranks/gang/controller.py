@@ -598,6 +598,10 @@ class Controller:
         roster = self.roster
         nodes = [node.status(live) for node in roster.nodes.values()]
         nodes += [node.status({}) for node in (*roster.spares.values(), *roster.retired.values())]
+        warnings = roster.warnings
+        nodes = (
+            [dataclasses.replace(node, warnings=warnings.get(node.name, ())) for node in nodes] if warnings else nodes
+        )
         return StatusDocument(
             self.context.run,
             roster.state.value,

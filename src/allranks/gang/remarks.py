@@ -8,6 +8,7 @@ from allranks.diagnose.hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES, OddCal
 from allranks.diagnose.words import name_by_node
 from allranks.findings import Finding, Where
 from allranks.plan.ranks import Plan
+from allranks.protocol.messages import LOW_SPACE, RemarkMessage
 from allranks.protocol.samples import StackSample
 from allranks.text import count_of, plural
 
@@ -47,7 +48,18 @@ SPARE_UNUSED = "spare-unused"  # the finding of a hot spare that is of no use
 
 def spare_unused(name: str, why: str, remedy: str = "") -> Finding:
     """Return the finding about a hot spare that cannot take a place."""
-    return Finding(SPARE_UNUSED, "warn", f"spare {name} is not used: {why}", remedy, Where(node=name))
+    message = f"spare {name} is not used: {why}"
+    return Finding(SPARE_UNUSED, "warn", message, remedy, Where(node=name), lasts=True)
+
+
+# What to do about the remarks of agents, by their ids.
+REMEDIES = {LOW_SPACE: "free some. hint: ssh {node} 'du -xh -d1 /tmp'"}
+
+
+def remark_of(node: str, remark: RemarkMessage) -> Finding:
+    """Return the warning that an agent's remark is."""
+    remedy = REMEDIES.get(remark.id, "").replace("{node}", node)
+    return Finding(remark.id, "warn", f"{node}: {remark.message}", remedy, Where(node=node), lasts=True)
 
 
 def called_unlike(odd: OddCall, nodes: Mapping[int, str], went_on: bool) -> Finding:

@@ -23,7 +23,6 @@ from allranks.text import cut
 
 from .members import NodeState, RankState
 from .places import RunContext, collectors, judge_request
-from .remarks import SPARE_UNUSED
 from .states import State
 
 Kind = TypeVar("Kind")
@@ -71,7 +70,7 @@ class Roster:
     def begin_attempt(self, now: float, t: float, pause: float = 0.0) -> None:
         """Know nothing of an attempt that begins, but for nodes; nothing is tried for `pause` seconds."""
         self.former_world_size = self.world_size
-        self.findings = [f for f in self.findings if f.id == SPARE_UNUSED]
+        self.findings = [f for f in self.findings if f.lasts]
         self.attempt_started = t
         self.attempt_at = now
         self.resume_at = now + pause if pause else 0.0
@@ -153,6 +152,20 @@ class Roster:
         kept = typed_here(finding, self.cluster.local_names, self.spec.target.slurm)
         self.findings.append(kept)
         return self.stamp(kept)
+
+    def add_lasting(self, finding: Finding) -> list[Stamped[Fact]]:
+        """Keep a finding that holds to the end of the run, and is said again after each broken connection: once."""
+        is_known = any(f.lasts and (f.id, f.where) == (finding.id, finding.where) for f in self.findings)
+        return [] if is_known else [self.add_finding(finding)]
+
+    @property
+    def warnings(self) -> dict[str, tuple[str, ...]]:
+        """What lastingly ails each node."""
+        by_node: dict[str, tuple[str, ...]] = {}
+        for finding in self.findings:
+            if finding.lasts and finding.where.node:
+                by_node[finding.where.node] = (*by_node.get(finding.where.node, ()), finding.message)
+        return by_node
 
     def add_passing(self, findings: Sequence[Finding]) -> list[Stamped[Fact]]:
         """Keep the warnings among findings; the events of all that forbid nothing."""

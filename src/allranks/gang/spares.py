@@ -98,7 +98,7 @@ class HotSpares:
     def _drop(self, node: NodeState, why: str, remedy: str = "") -> list[Action]:
         node.state = "unfit" if node.node_dir else "unreachable"
         self.roster.failed_to_reach = True
-        return [self.roster.add_finding(spare_unused(node.name, why, remedy))]
+        return [*self.roster.add_lasting(spare_unused(node.name, why, remedy))]
 
     # -- events, in any state of the gang --------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from .processes import ImportRecord, PortOwner, RemainingProcess, SweptProcess
 from .records import NamedTuple
 from .samples import LinkCount, NodeUsage, RankCalls, RankProfile, SuspectLook
 
+LOW_SPACE = "low-space"  # a remark: the file system of the node directory runs full
 MOST_ANSWER = 300  # characters of what a server answered
 Cpus = Annotated[str, like(r"[0-9,-]{0,4096}", "CPUs")]
 MOST_WORLDS = 16  # of other launchers, in one attempt on one node
@@ -315,6 +316,16 @@ class FaultMessage(NamedTuple):
     traceback: str = ""
 
 
+class RemarkMessage(NamedTuple):
+    """What is amiss on this node and ends nothing: a warning from now to the end of the run, once of each `id`.
+
+    The controller names the node and the remedy (gang/remarks.py), so `message` goes on behind "h1: ".
+    """
+
+    id: Annotated[str, like(r"[a-z][a-z0-9-]{1,40}", "the name of a warning")]
+    message: Annotated[str, at_most(MOST_ANSWER)]
+
+
 class PongMessage(NamedTuple):
     """The answer to a ping: the controller's time in it, and the node's."""
 
@@ -441,6 +452,7 @@ Message = Union[
     CallTimesMessage,
     SavingMessage,
     FaultMessage,
+    RemarkMessage,
     PongMessage,
     RefusedMessage,
     DroppedMessage,

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TextIO
 
-from allranks.findings import Finding, Verdict
+from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.run_facts import EndingBegun, Fact, OutputDropped, RetryDecided, Stamped
 from allranks.runs.documents import ResultDocument, RunOpened, StatusDocument
 from allranks.runs.view import View
@@ -40,7 +40,9 @@ class OutputView(View):
     def event(self, stamped: Stamped[Fact]) -> None:
         """Note that logs are not complete."""
         fact = stamped.fact
-        if isinstance(fact, OutputDropped) or (isinstance(fact, Finding) and fact.id == "disk-full"):
+        if isinstance(fact, OutputDropped) or (
+            isinstance(fact, Finding) and fact.id == "disk-full" and fact.where == Where()
+        ):
             self.screen.logs_complete = self._folder.logs_complete = False
 
     def output(self, node_name: str, rank: int, data: bytes, now: float) -> None:

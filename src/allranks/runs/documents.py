@@ -159,12 +159,12 @@ class RankStatus:
 
 
 @needs("name")
-@omit_empty("role")
+@omit_empty("role", "warnings")
 @dataclass(frozen=True)
 class NodeStatus:
     """A node, with the ranks that it has, and what its machine did last (`usage`, sampled while ranks run).
 
-    `role`: the part of the run whose node it is.
+    `role`: the part of the run whose node it is. `warnings`: what ails it, and has ended nothing.
     """
 
     name: str = ""
@@ -174,9 +174,10 @@ class NodeStatus:
     ranks: tuple[RankStatus, ...] = ()
     usage: NodeUsage | None = None
     role: str = ""
+    warnings: tuple[str, ...] = ()
 
 
-@omit_empty("address", "usage", "role")
+@omit_empty("address", "usage", "role", "warnings")
 @dataclass(frozen=True)
 class WaitingNode(NodeStatus):
     """A node that has not answered yet: its address is absent."""
