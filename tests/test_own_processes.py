@@ -25,7 +25,11 @@ LOOKED_AT = {
     ("agent/runner_launched.py", ""): "the training interpreter, as the user started it",
 }
 # What gives code to another interpreter than this one, the ranks' own: it removes the working directory from its path.
-OF_THE_RANKS = {"agent/checks.py": "WITHOUT_WORKDIR", "agent/node_check.py": "QUESTION"}
+OF_THE_RANKS = {
+    "agent/checks.py": "WITHOUT_WORKDIR",
+    "agent/node_check.py": "QUESTION",
+    "agent/prelude.py": "FIRST",  # of bash, which imports nothing
+}
 ACCEPTS = {
     "agent/boot.py", "agent/door.py", "agent/peers.py", "agent/rendezvous_check.py", "agent/runner_recorder.py",
     "engines/calls.py", "engines/dialled.py", "fabric/ranks/pairs_suite.py", "fabric/ranks/wire.py",
