@@ -50,8 +50,8 @@ def write_first_status(run: RunDirectory, state: str, nodes: Sequence[NodeEntry]
 
 
 def write_status(run: RunDirectory, status: StatusDocument) -> None:
-    """Write status.json, each second: it holds names, words of ours and numbers."""
-    run.write_document("status.json", encode(status), has_texts=False)
+    """Write status.json, each second: but for warnings it holds names, words of ours and numbers."""
+    run.write_document("status.json", encode(status), has_texts=any(node.warnings for node in status.nodes))
 
 
 def write_last_status(run: RunDirectory, state: str, last: StatusDocument | None) -> None:
