@@ -281,6 +281,7 @@ def test_unequal_slots_and_a_contradicting_world_size(bed2: Bed, tmp_path: Path)
     result = done(bed2, launch)
     assert [told(launch, r)["env"]["LOCAL_WORLD_SIZE"] for r in range(4)] == ["1", "3", "3", "3"]
     assert [told(launch, r)["env"]["WORLD_SIZE"] for r in range(4)] == ["4"] * 4
-    (finding,) = [f for f in result["findings"] if f["id"] == "world-size-mismatch"]
+    (finding, apart) = [f for f in result["findings"] if f["id"] == "world-size-mismatch"]
     assert finding["status"] == "warn"
     assert "WORLD_SIZE=16" in finding["message"] and "4 ranks (h1 1, h2 3)" in finding["message"]
+    assert "no process group of torch was seen" in apart["message"]

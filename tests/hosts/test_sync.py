@@ -220,15 +220,6 @@ def test_virtual_nodes_have_a_tree_each(launch: Launch) -> None:
     wait_until(lambda: not node_dir(launch, 0).parent.exists(), BOUND, "no node directory")
 
 
-def test_what_cannot_be_shipped_is_refused_before_anything(bed2: Bed, launch: Launch) -> None:
-    (launch.work / "way").symlink_to("/etc")
-    said = launch.call("run", "--hosts", str(bed2.hostfile_names), "--sync", "--json", "--", "train.py")
-    document = json.loads(said.stdout)
-    assert document["exit"] == said.returncode == 2
-    assert "jobs/way -> /etc" in document["error"]
-    assert not launch.runs.exists()
-
-
 def test_detached_the_tree_is_shipped_all_the_same(bed2: Bed, launch: Launch) -> None:
     """And it is the tree of that moment, whatever is changed while it travels."""
     for host in bed2.hosts:

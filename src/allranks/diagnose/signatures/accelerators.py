@@ -433,7 +433,7 @@ ROWS = (
     ),
     *table(
         "CUDA cudaErrorFileNotFound, HIP hipErrorFileNotFound: the kernels of a library", ROOT, "environment-mismatch",
-        [("kernel-file", "rror: file not found|ErrorFileNotFound",
+        [("gpu-code-file", "rror: file not found|ErrorFileNotFound",
          r"(?:CUDA|HIP) error: file not found|(?:cuda|hip)ErrorFileNotFound", 0.8,
          "a library's file of kernels is not where it looks: two installations are mixed")],
         scope=RAISED,
