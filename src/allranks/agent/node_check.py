@@ -26,8 +26,8 @@ from allranks.protocol.facts import (
     LoginFacts,
     Memory,
     NcclFacts,
+    NodeScheduler,
     PathFacts,
-    Scheduler,
     SharedMemory,
     TargetFacts,
 )
@@ -318,15 +318,15 @@ def _identity() -> Identity:
     )
 
 
-def scheduler(environ: Mapping[str, str], cgroup: str) -> Scheduler:
+def scheduler(environ: Mapping[str, str], cgroup: str) -> NodeScheduler:
     """Tell who started this process, by its variables and its cgroup: slurmd, the kubelet, or neither."""
     step = re.search(r"/slurm\S{0,80}/job_(\d{1,12})", cgroup)  # slurm cgroup plugins: …/uid_0/job_12, …scope/job_12
     job = environ.get("SLURM_JOB_ID") or (step[1] if step else "")
     if job:
-        return Scheduler("slurm", job)
+        return NodeScheduler("slurm", job)
     if environ.get("KUBERNETES_SERVICE_HOST") or "/kubepods" in cgroup:
-        return Scheduler("kubernetes", _hostname())
-    return Scheduler("none")
+        return NodeScheduler("kubernetes", _hostname())
+    return NodeScheduler("none")
 
 
 def _inode(path: str) -> Optional[int]:

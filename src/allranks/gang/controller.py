@@ -119,7 +119,7 @@ class Controller:
         self._shipper = shipper
         self._table: dict[type, Handler] = dict(self._rows())
         self._over = asyncio.Event()
-        self._next_look = self._next_status = self._next_ack = self._next_look_at_control = 0.0
+        self._next: dict[str, float] = {}  # when each of what is done now and then is due
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self.failure: Exception | None = None  # of allranks itself
         self._abandoned = False
@@ -434,9 +434,8 @@ class Controller:
         Looked at once a tick: a node could say it without end.
         """
         now = time.monotonic()
-        if now < self._next_look_at_control:
+        if not self._is_due("control", now, TICK):
             return
-        self._next_look_at_control = now + TICK
         controller = self.run_dir.read_run().controller
         if controller is not None and controller != controller_identity():
             self.replaced = True
@@ -540,18 +539,21 @@ class Controller:
                 self.feed_quietly(LineSeen())
         self.links.watch_silence(now)
         self.recording.watch_disk()
-        if now >= self._next_ack:
-            self._next_ack = now + ACK_EVERY
+        if self._is_due("ack", now, ACK_EVERY):
             self._acknowledge()
-        if now >= self._next_look:
-            self._next_look = now + LOOK_EVERY
+        if self._is_due("look", now, LOOK_EVERY):
             self._look_at_ranks(now)
             for node in self.links.newly_listed():
                 self.feed(NodeListed(node))
-        if now >= self._next_status:
-            self._next_status = now + status_pause(self.roster.world_size, self.links.beat)
+        if self._is_due("status", now, status_pause(self.roster.world_size, self.links.beat)):
             self._write_status()
         self.view.tick(time.time())
+
+    def _is_due(self, what: str, now: float, pause: float) -> bool:
+        if now < self._next.get(what, 0.0):
+            return False
+        self._next[what] = now + pause
+        return True
 
     def _look_at_ranks(self, now: float) -> None:
         """Once a second: steps and data go to the log, and what became slower is judged by the gang."""

@@ -49,7 +49,7 @@ class Identity(NamedTuple):
     hardware: Optional[str] = None
 
 
-class Scheduler(NamedTuple):
+class NodeScheduler(NamedTuple):
     """Who started what runs on a node: `slurm`, `kubernetes` or `none`; `job` is its number, or the pod's name."""
 
     name: str = ""

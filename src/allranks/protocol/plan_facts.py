@@ -9,7 +9,7 @@ import ipaddress
 from typing import Iterator, Mapping, Optional, Tuple, Union
 
 from .codec import DecodeError, decode, decode_each, decode_parts
-from .facts import Address, Gpus, Identity, InterfaceFacts, Interpreter, Memory, NcclFacts, OwnName, Scheduler
+from .facts import Address, Gpus, Identity, InterfaceFacts, Interpreter, Memory, NcclFacts, NodeScheduler, OwnName
 from .jsontext import Json
 from .messages import AddressProbe
 from .records import NamedTuple
@@ -41,7 +41,7 @@ class NodeFacts(NamedTuple):
     own_name: OwnName = OwnName()
     interpreter: Interpreter = Interpreter()
     accelerate_config: Optional[AccelerateConfig] = None
-    scheduler: Scheduler = Scheduler()
+    scheduler: NodeScheduler = NodeScheduler()
 
 
 def read_facts(facts: Json) -> NodeFacts:
