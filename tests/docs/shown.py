@@ -17,6 +17,7 @@ VARYING = (
     (re.compile(r"\b(after|in) \d+ (s|min)(?: \d+ s)?(?!\w)"), rf"\1 {ANY} s"),
     (re.compile(r"\bpid \d+\b"), f"pid {ANY}"),
     (re.compile(r"\b(loss|reward) \d\.\d+"), rf"\1 {ANY}"),
+    (re.compile(r"\b\d+ bytes/s"), f"{ANY} bytes/s"),
     (re.compile(r"\B#\d+ of\b"), f"#{ANY} of"),
     (re.compile(r"(\bjob[ =]|-job|^job {7})\d+\b"), rf"\1{ANY}"),
     (re.compile(r"\bh(\d) 10\.203\.\d+\.\d+:\d+"), rf"h\1 {ANY}"),
@@ -68,7 +69,7 @@ def drift(shown: Sequence[str], printed: Sequence[str]) -> str | None:
 
 
 def with_figures(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
-    """Give what is shown with the figures that were printed in place of `…`.
+    """Give what is shown with the figures that were printed, in place of `…` and of those of another run.
 
     Only where the next run's figures fit as well: what a page shows stays true of any run.
     """
@@ -80,7 +81,7 @@ def with_figures(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
         new = printed_for.get(RANKS.sub("[ranks] ", line.rstrip()), line)
         if ranks is not None:
             new = ranks[0] + RANKS_FOLDED.sub("", new) if new != line else line
-        figures.append(new if ANY in line and normal(new) == normal(line) else line)
+        figures.append(new if normal(new) == normal(line) else line)
     return figures
 
 
