@@ -39,7 +39,7 @@ class Profile:
 
     def __init__(self, runner: Known) -> None:
         self.runner = runner
-        self.recording: Optional[RankProfile] = None
+        self.recording: Optional[ActiveProfile] = None
         self.is_attended = False
 
     def begin(self, seconds: float) -> JsonObject:
@@ -51,7 +51,7 @@ class Profile:
         if why:
             return {"error": why}
         self.attend_end()
-        recording = RankProfile(profiler, "%s.trace" % self.runner.ask, seconds)
+        recording = ActiveProfile(profiler, "%s.trace" % self.runner.ask, seconds)
         self.recording = recording
         why = recording.begin(self.runner.rank)
         return {"error": why} if why else {}
@@ -122,7 +122,7 @@ def answer(channel: socket.socket, reply: JsonObject) -> None:
         channel.close()
 
 
-class RankProfile:
+class ActiveProfile:
     """One trace, from its beginning to its file."""
 
     def __init__(self, profiler: Any, path: str, seconds: float) -> None:
