@@ -89,7 +89,8 @@ class Simulated:
         stdin.flush()
 
     def close(self) -> None:
-        for process in (self.controller, *self._agents):
+        processes: list[subprocess.Popen[Any]] = [self.controller, *self._agents]
+        for process in processes:
             if process.poll() is None:
                 process.kill()
             process.wait()
