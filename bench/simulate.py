@@ -63,6 +63,7 @@ class Simulated:
         _until(lambda: all(os.path.exists(path) for path in sockets), self._agents[0])
         words = [str(PROGRAMS / "simulated_run.py"), str(nodes), str(nproc), str(self.runs), *sockets]
         env = {**os.environ, "PYTHONPATH": str(PROGRAMS.parents[1]), "XDG_STATE_HOME": str(place / "state")}
+        self._used = (0.0, 0.0)
         self._out = (place / "output").open("wb")
         self.controller = subprocess.Popen(
             [sys.executable, *words], env=env, stdin=subprocess.DEVNULL, stdout=self._out, stderr=subprocess.STDOUT
@@ -78,8 +79,9 @@ class Simulated:
         until_events(self.runs, name, number, self.controller)
 
     def used(self) -> tuple[float, float]:
-        """Processor seconds of the controller so far, and megabytes at its peak."""
-        return controller_of(self.controller.pid) or (0.0, 0.0)
+        """Processor seconds of the controller so far, and megabytes at its peak; the last known once it has ended."""
+        self._used = controller_of(self.controller.pid) or self._used
+        return self._used
 
     def fail(self, index: int, rank: int) -> None:
         """End a rank with code 1."""
