@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tests.agent.real_agent import real_agent
 
-from allranks.agent.node_samples import LITTLE_SPACE, SPACE_EVERY, SpaceWatch
+from allranks.agent.node_samples import SPACE_EVERY, SpaceWatch
 from allranks.protocol.codec import DecodeError
-from allranks.protocol.messages import LOW_SPACE, MESSAGES, RemarkMessage, read_message
+from allranks.protocol.messages import LITTLE_SPACE, LOW_SPACE, MESSAGES, RemarkMessage, read_message
 from allranks.protocol.orders import HelloOrder
 
 ROOM = LITTLE_SPACE + (64 << 20)
@@ -65,6 +65,14 @@ def test_what_never_had_room_and_what_is_not_there_say_nothing(disk: Path, tmp_p
     for at in range(3):
         assert small.look(100.0 + at * SPACE_EVERY) is None
         assert absent.look(100.0 + at * SPACE_EVERY) is None
+
+
+def test_a_look_that_fails_is_no_lack_of_room(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    watch = SpaceWatch(str(place))
+    place.rmdir()
+    assert watch.look(100.0) is None
 
 
 @pytest.mark.parametrize("field", [{"id": "Disk full"}, {"id": ""}, {"message": "x" * 400}])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Dict, FrozenSet, List, Optional, Set, Tuple
 
 from allranks.protocol.frames import TRACE, Stream
 from allranks.protocol.messages import (
+    LITTLE_SPACE,
     LOW_SPACE,
     CallTimesMessage,
     CountersMessage,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 LEAST_USAGE = 1.0  # seconds between samples of the machine, whatever is asked for
 CALL_TIMES_SECONDS = 40.0  # with a look at suspects; gang/stragglers.py waits a little longer
 SPACE_EVERY = 5.0  # seconds between looks at the room for what ranks write
-LITTLE_SPACE = 1 << 30  # bytes; as preflight/checks/disk_space.py has it before the start
 SAMPLE_SECONDS = 20.0  # gang/hangwatch.py waits a little longer
 PROFILE_SECONDS = 150.0  # for traces to be made and packed; gang/questions.py waits a little longer
 
@@ -50,25 +50,27 @@ class SpaceWatch:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._next = 0.0 if self._free() >= LITTLE_SPACE else float("inf")
+        self._next = float("inf") if self._little_left() is not None else 0.0
 
     def look(self, now: float) -> Optional[RemarkMessage]:
         """Look where that is due, by the monotonic clock; give what is to be said of it."""
         if now < self._next:
             return None
         self._next = now + SPACE_EVERY
-        free = self._free()
-        if free >= LITTLE_SPACE:
+        left = self._little_left()
+        if left is None:
             return None
         self._next = float("inf")
-        return RemarkMessage(LOW_SPACE, "%d MB are left in %s" % (free >> 20, self._directory))
+        return RemarkMessage(LOW_SPACE, "%d MB are left in %s" % (left >> 20, self._directory))
 
-    def _free(self) -> int:
+    def _little_left(self) -> Optional[int]:
+        """Give the bytes that are left where they are few; None too where the directory cannot be looked at."""
         try:
             disk = os.statvfs(self._directory)
         except OSError:
-            return 0
-        return disk.f_bavail * disk.f_frsize
+            return None
+        left = disk.f_bavail * disk.f_frsize
+        return left if left < LITTLE_SPACE else None
 
 
 class NodeSamples:

@@ -18,6 +18,7 @@ from .records import NamedTuple
 from .samples import LinkCount, NodeUsage, RankCalls, RankProfile, SuspectLook
 
 LOW_SPACE = "low-space"  # a remark: the file system of the node directory runs full
+LITTLE_SPACE = 1 << 30  # bytes: so much of it is little, before the start and while ranks run
 MOST_ANSWER = 300  # characters of what a server answered
 Cpus = Annotated[str, like(r"[0-9,-]{0,4096}", "CPUs")]
 MOST_WORLDS = 16  # of other launchers, in one attempt on one node

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Dict, List, Optional, Tuple
 
 from allranks.protocol.codec import spread
+from allranks.protocol.messages import LITTLE_SPACE
 from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
@@ -22,7 +23,6 @@ LEVEL = "quick"
 SECONDS = 10.0
 FULL = 0.95
 PLENTY = 200 << 30  # some checkpoints of a large model
-LITTLE = 1 << 30
 HALF = 0.5  # a small file system that is mostly empty is meant to be small
 MANY_INODES = 100_000
 
@@ -48,7 +48,7 @@ class FileSystem(NamedTuple):
         if self.data:
             return None  # reading needs no room
         used = 1 - free / total
-        if (used >= FULL and free < PLENTY) or (free < LITTLE and used > HALF):
+        if (used >= FULL and free < PLENTY) or (free < LITTLE_SPACE and used > HALF):
             return "nearly full", False, figures
         if inodes_total and 1 - inodes_free / inodes_total >= FULL and inodes_free < MANY_INODES:
             return "nearly full", False, inodes
