@@ -122,7 +122,7 @@ def test_a_rank_that_becomes_late_is_looked_at_and_named_once() -> None:
     assert message.endswith("the other 7 ranks wait 33 % of the time. It sleeps at data.py:41 in load")
     next_look(drive)
     assert drive.answer(slow) == [], "it was said"
-    status = {rank.rank: rank for node in drive.roster.nodes.values() for rank in node.status({}).ranks}
+    status = {rank.rank: rank for node in drive.roster.nodes.values() for rank in node.status({}, {}).ranks}
     assert status[5].lateness_s == pytest.approx(0.05, abs=0.003) and status[1].lateness_s < 0.003
 
 

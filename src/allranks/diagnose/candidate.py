@@ -11,6 +11,8 @@ from allranks.findings import Finding, Where
 from .causes import CAUSES, FixReader, fields_of, in_place
 from .worlds import NOWHERE, Worlds
 
+EVIDENCE = 3  # lines of it that are shown
+
 
 class Strength(enum.IntEnum):
     """A higher one explains a lower one, whatever their times."""
@@ -76,4 +78,4 @@ class Candidate:
         remedy = CAUSES[self.cause].remedy(self.where, reader, self.worlds, self.values)
         if self.remedy:
             remedy = in_place(self.remedy, self.where, reader, self.worlds, self.values)
-        return Finding(self.cause, "fail", message, remedy, self.where, self.evidence[:3])
+        return Finding(self.cause, "fail", message, remedy, self.where, self.evidence[:EVIDENCE])

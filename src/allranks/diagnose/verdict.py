@@ -22,7 +22,7 @@ from functools import partial
 from allranks.findings import SURE, EvidenceName, Finding, Verdict, Where, typed_here
 from allranks.text import group
 
-from .candidate import Candidate, Strength
+from .candidate import EVIDENCE, Candidate, Strength
 from .causes import CAUSES, UNKNOWN, UNSURE, FixReader, in_place
 from .incident import Incident, RankEnd
 from .logs.ends import ends
@@ -39,7 +39,6 @@ CLEARLY = 0.1  # seconds: more than the clocks' error
 UNDECIDED = 0.45  # the most that an `unknown` has
 ABOUT = 0.12  # confidences of lines that are about the same
 RUNNERS_UP = 3
-EVIDENCE = 3  # lines that are shown
 IF_HEALTHY = (
     "A job that goes on, or has ended well, needs nothing. If it failed, give `allranks diagnose` the logs of all "
     "ranks from their beginning. If it stands still, look with `py-spy dump --pid PID` at its ranks, and start it with "
@@ -212,7 +211,7 @@ def _complete(verdict: Verdict, read: Verdict) -> Verdict:
     if not stands:
         first = read._replace(attempt=verdict.attempt)
         second = verdict
-    evidence = (first.finding.evidence or second.finding.evidence)[:3]
+    evidence = (first.finding.evidence or second.finding.evidence)[:EVIDENCE]
     others = (*first.runners_up, second.finding._replace(id=second.cause or UNKNOWN.id), *second.runners_up)
     return first._replace(
         finding=first.finding._replace(evidence=evidence),

@@ -91,8 +91,8 @@ class Connections:
     def on_remark(self, stamped: Stamped[RemarkMessage], now: float) -> list[Action]:
         """Warn of what is amiss on a node; of virtual nodes once, for they are one machine."""
         roster = self.roster
-        is_told = roster.spec.target.local and any(f.id == stamped.fact.id for f in roster.findings)
-        return [] if is_told else [*roster.add_lasting(remark_of(stamped.node, stamped.fact))]
+        is_known = roster.spec.target.local and any(f.id == stamped.fact.id for f in roster.findings)
+        return [] if is_known else [*roster.add_lasting(remark_of(stamped.node, stamped.fact))]
 
     def on_silent(self, stamped: Stamped[NodeSilent], now: float) -> list[Action]:
         """Several beats are missing."""

@@ -124,9 +124,8 @@ class Controller:
         self.failure: Exception | None = None  # of allranks itself
         self._abandoned = False
         self.replaced = False  # another controller has taken the run over
-        self.answered: Callable[[StacksMessage | ProfiledMessage], None] | None = (
-            None  # to a question of another terminal
-        )
+        # Takes what answers a question of another terminal.
+        self.answered: Callable[[StacksMessage | ProfiledMessage], None] | None = None
 
     def take_view(self, view: View) -> None:
         """Show the run in another view from now on."""
@@ -598,12 +597,9 @@ class Controller:
         progress = self.observing.progress
         live = progress.by_rank()
         roster = self.roster
-        nodes = [node.status(live) for node in roster.nodes.values()]
-        nodes += [node.status({}) for node in (*roster.spares.values(), *roster.retired.values())]
         warnings = roster.warnings
-        nodes = (
-            [dataclasses.replace(node, warnings=warnings.get(node.name, ())) for node in nodes] if warnings else nodes
-        )
+        nodes = [node.status(live, warnings) for node in roster.nodes.values()]
+        nodes += [node.status({}, warnings) for node in (*roster.spares.values(), *roster.retired.values())]
         return StatusDocument(
             self.context.run,
             roster.state.value,

@@ -169,10 +169,14 @@ class NodeState:
         gpus = gpu_count(self.plan_facts)
         return NodeFactsKept(addresses, self.memory, gpus, self.deepspeed, started_by.name, started_by.job)
 
-    def status(self, progress: Mapping[int, RankStatus]) -> NodeStatus:
-        """Return the node's part of status.json; `progress` has the figures of the ranks that have shown any."""
+    def status(self, progress: Mapping[int, RankStatus], warnings: Mapping[str, tuple[str, ...]]) -> NodeStatus:
+        """Return the node's part of status.json; `progress` has the figures of the ranks that have shown any.
+
+        `warnings`: what ails nodes, by their names.
+        """
         ranks = tuple(_rank_status(rank, progress.get(rank.rank, _NOTHING_SEEN)) for rank in self.ranks.values())
-        return NodeStatus(self.name, self.index, self.address, self.state, ranks, self.usage)
+        ailments = warnings.get(self.name, ())
+        return NodeStatus(self.name, self.index, self.address, self.state, ranks, self.usage, warnings=ailments)
 
 
 _NOTHING_SEEN = RankStatus()
