@@ -214,6 +214,21 @@ def test_tail_is_the_last_lines_that_are_shown(runs, capsys, monkeypatch):
     assert len(call(capsys, "logs", "--tail", "99", "--no-fold")[1].splitlines()) == 8
 
 
+def test_ranks_of_a_launcher_print_to_the_log_of_their_node(runs, capsys):
+    run = make(runs)
+    document = run.read_document("run.json")
+    run.write_document("run.json", {**document, "spec": {"launcher": "torchrun"}})
+    nodes = [{"name": f"h{i + 1}", "index": i, "ranks": [rank(2 * i), rank(2 * i + 1)]} for i in range(2)]
+    run.write_document("status.json", {"state": "running", "world_size": 4, "nodes": nodes})
+    writer = LogWriter(run)
+    writer.write(0, "h1", Stream(RANK_LOG, 0, 0), 0, b"first\n")
+    assert call(capsys, "logs", "--rank", "3")[1] == "", "node h2 has printed nothing"
+    writer.write(1, "h2", Stream(RANK_LOG, 2, 0), 0, b"second\n")
+    said = {str(number): call(capsys, "logs", "--rank", str(number))[1] for number in range(4)}
+    first, second = "[h1 0] first\n", "[h2 2] second\n"
+    assert said == {"0": first, "1": first, "2": second, "3": second}
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 @pytest.mark.parametrize("text", [b"", b"one", b"one\n", b"\n\n\n", b"one\ntwo\nthree", b"x" * 20 + b"\ntwo\n"])
 def test_the_last_lines_of_a_log_are_found_from_its_end(runs, monkeypatch, text, count):

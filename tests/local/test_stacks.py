@@ -71,5 +71,19 @@ def test_a_run_that_goes_on_is_seen_and_goes_on(tmp_path: Path) -> None:
     assert "is over: no rank of it runs" in ask(run)["error"]
 
 
+def test_a_rank_that_torchrun_has_started_is_found_by_its_number(tmp_path: Path) -> None:
+    run = LocalRun(tmp_path, PROGRAM, "--launcher", "torchrun", "--nproc", "2", "--hang-timeout", "0")
+    wait_until(lambda: "step 5" in log(run), BOUND, "steps")
+    everyone = ask(run)
+    assert [(rank["rank"], rank["node"]) for rank in everyone["ranks"]] == [
+        (0, "local0"), (1, "local0"), (2, "local1"), (3, "local1")]  # fmt: skip
+    for number in (0, 3):
+        assert [rank["rank"] for rank in ask(run, "--rank", str(number))["ranks"]] == [number]
+    assert ask(run, "--rank", "7")["error"].startswith("rank 7 of ")
+    words = ["profile", "--rank", "3", "--steps", "1", "--json"]
+    done = forked.call(words, cwd=run.work, env=run.environment, timeout=BOUND)
+    assert [rank["rank"] for rank in json.loads(done.stdout)["ranks"]] == [3], done
+
+
 def log(run: LocalRun) -> str:
     return "".join(path.read_text() for path in run.runs.glob("*/logs/*/rank_*.log"))

@@ -91,7 +91,8 @@ class NodeSamples:
         """Sample ranks. A rank is signalled once: its attempt keeps which have been."""
         attempt = self._ranks.attempt
         signalled = attempt.signalled if attempt is not None else set()
-        look = partial(_sample, self._ranks.sampled(order.ranks), self._node.directory, order, frozenset(signalled))
+        processes = self._ranks.chosen(order.ranks) if order.asked else self._ranks.sampled(order.ranks)
+        look = partial(_sample, processes, self._node.directory, order, frozenset(signalled))
         work = Work("the stack sample", look, Samples, SAMPLE_SECONDS)
         self._node.tasks.answer(work, partial(_stacks, signalled, order.asked))
 

@@ -259,9 +259,9 @@ class Ranks:
         return running
 
     def chosen(self, ranks: Tuple[int, ...]) -> Dict[int, Process]:
-        """Return the processes of these ranks alone, also of those that another launcher has started."""
-        known = {**self._own(), **self._exit_watcher.processes}
-        return {rank: process for rank, process in known.items() if rank in ranks}
+        """Return the processes of these ranks alone, of all where none is named: a launcher's are those of its ranks."""
+        known = self._exit_watcher.processes or self._own()
+        return {rank: process for rank, process in known.items() if not ranks or rank in ranks}
 
     # -- start ---------------------------------------------------------------------------------------
 

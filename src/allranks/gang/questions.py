@@ -95,9 +95,10 @@ class Questions:
         asked = []
         for session in self._running(question.roles):
             controller = session.controller
+            is_launched = controller.roster.spec.launch.launcher != "direct"  # agents alone know who has which rank
             for node, running in controller.roster.running_ranks().items():
-                ranks = tuple(rank for rank in running if not question.ranks or rank in question.ranks)
-                if ranks:
+                ranks = tuple(rank for rank in question.ranks if is_launched or rank in running)
+                if ranks or not question.ranks:
                     asked.append(self._stacks(controller, node, ranks, question))
         nodes = await asyncio.gather(*asked)
         return StacksAnswer(tuple(nodes), status_of_roles(self._sessions))

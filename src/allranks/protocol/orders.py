@@ -254,8 +254,8 @@ class EndOrder(NamedTuple):
 class StacksOrder(NamedTuple):
     """Sample the stacks of ranks; `ask`: what their flight recorders are asked for (agent/sample.py).
 
-    `asked` counts the questions of people, 0: the gang's own. Such a look signals no rank. `native`: stop them for the
-    frames below Python.
+    `asked` counts the questions of people, 0: the gang's own. Such a look signals no rank, and is of all ranks of the
+    node where none is named. `native`: stop them for the frames below Python.
     """
 
     ranks: Ranks = ()

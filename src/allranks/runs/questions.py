@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 from allranks.errors import NodeError, UsageError
 from allranks.protocol.codec import Vocabulary, decode, omit_empty
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_object, write_json
+from allranks.protocol.orders import Ranks
 
 from .directory import RunDirectory
 from .documents import ControllerRecord, StatusDocument
@@ -36,7 +37,7 @@ class StacksQuestion(NamedTuple):
     `native`: with the frames below Python. `dump`: recorders and stacks are kept in the run directory too.
     """
 
-    ranks: tuple[int, ...] = ()
+    ranks: Ranks = ()
     roles: tuple[str, ...] = ()
     native: bool = False
     dump: bool = False

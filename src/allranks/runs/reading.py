@@ -12,6 +12,7 @@ from pathlib import Path
 from allranks.runs.logs import Block, blocks, offset_at, offset_until
 
 from .directory import RunDirectory, attempt_of, safe_name
+from .recorded_incident import recorded_roles
 from .regular import data_ranges, open_regular, size_of
 
 CHUNK = 256 << 10
@@ -36,6 +37,7 @@ class LogReader:
         self._run = run
         self._nodes = nodes
         self._ranks = ranks
+        self._printing = _printing_ranks(run) if ranks else {}
         self._offsets: dict[Path, int] = {}
         self._ends: dict[Path, int] | None = None  # of what arrived in time; None: no time was set
         self._names = node_folders(run)
@@ -48,9 +50,12 @@ class LogReader:
             if match is None:
                 continue
             log = LogFile(self._names.get(path.parent.name, path.parent.name), int(match[1]), attempt_of(path), path)
-            if (not self._nodes or log.node in self._nodes) and (not self._ranks or log.rank in self._ranks):
+            if (not self._nodes or log.node in self._nodes) and (not self._ranks or self._is_of_wanted_rank(log)):
                 files.append(log)
         return sorted(files, key=lambda f: (f.attempt, f.rank))
+
+    def _is_of_wanted_rank(self, log: LogFile) -> bool:
+        return any(log.rank <= rank < log.rank + self._printing.get(log.node, 1) for rank in self._ranks)
 
     def names_anew(self) -> None:
         """Read the nodes' names again: a run in a queue had none when this reader was made."""
@@ -95,6 +100,19 @@ class LogReader:
             for at, data in _read(log.path, start, self._end_of(log.path, block.end)):
                 self._offsets[log.path] = at + len(data)
                 yield t, log.node, log.rank, _HOLE.sub(b"\n", data)
+
+
+def _printing_ranks(run: RunDirectory) -> dict[str, int]:
+    """Count the ranks that print to one log, by node: those that another launcher starts print to its own."""
+    document = run.read_run()
+    roles = {role.name: role.launcher for role in recorded_roles(document)} or {"": document.launcher}
+    counts = {node.name: len(node.ranks) for node in run.read_status().nodes if node.ranks}
+    most = max(counts.values(), default=1)  # of a node that was replaced
+    return {
+        node.name: counts.get(node.name, most)
+        for node in document.nodes
+        if roles.get(node.role, "direct") != "direct"
+    }
 
 
 def _timed(log: LogFile) -> Iterator[tuple[float, int, LogFile, Block]]:
