@@ -12,6 +12,7 @@ from bench import (
     audit,
     bare,
     check,
+    counters,
     hang,
     kill,
     ledger,
@@ -30,6 +31,7 @@ from bench import (
     steps,
     table,
     teardown,
+    watchdog,
     world,
 )
 
@@ -43,6 +45,8 @@ ALL = {
     "localise": localise.run,
     "bare": bare.run,
     "hang": hang.run,
+    "watchdog": watchdog.run,
+    "counters": counters.run,
     "stacks": stacks.run,
     "scale": scale.run,
     "nodes": nodes.run,
@@ -56,7 +60,7 @@ ALL = {
     "world": world.run,
 }
 APART = {"ray": ray.run}  # by name alone: it needs Ray, which is large
-WITHOUT_HOSTS = ("scale", "simulate", "scan", "audit", "steps", "ledger")
+WITHOUT_HOSTS = ("scale", "simulate", "scan", "audit", "steps", "ledger", "watchdog", "counters")
 
 
 def main() -> int:

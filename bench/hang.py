@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
-from typing import Any
 
 from tests.hosts.bed import Bed
 
@@ -27,7 +25,7 @@ def sample(bed: Bed, ground: Ground, what: str) -> Sample:
                      {"nproc": 1, "workdir": str(launch.work), "hang-timeout": f"{TIMEOUT:g}s"})  # fmt: skip
         launch.until_files("up-*", HOSTS)
         code = launch.wait()
-        times = {e["event"]: e for e in events(launch)}
+        times = {e["event"]: e for e in launch.events()}
         verdict = launch.result().get("verdict") or {}
         over = times["attempt-end"]["t"]
         return {
@@ -43,11 +41,6 @@ def sample(bed: Bed, ground: Ground, what: str) -> Sample:
         if launch.process is not None and not launch.is_over():
             launch.kill()
         bed.heal()
-
-
-def events(launch: Launch) -> list[dict[str, Any]]:
-    """events.jsonl of the run."""
-    return [json.loads(line) for line in (launch.run_dir / "events.jsonl").read_text().splitlines()]
 
 
 def run(quick: bool) -> Report:

@@ -150,6 +150,10 @@ class Launch:
             return {}
         return document
 
+    def events(self) -> list[dict[str, Any]]:
+        """events.jsonl of the run."""
+        return [json.loads(line) for line in (self.run_dir / "events.jsonl").read_text().splitlines()]
+
     def until_files(self, pattern: str, number: int, bound: float = BOUND) -> None:
         """Waits until the programs have left so many files in the working directory."""
         end = time.monotonic() + bound

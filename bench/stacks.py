@@ -47,6 +47,9 @@ def sample(bed: Bed, ground: Ground, ranks: int, looks: int) -> list[Sample]:
             done = launch.verb("stacks", "--json")
             ended = time.time()
             document = json.loads(done.stdout)
+            if "error" in document:
+                samples.append({"error": document["error"]})
+                continue
             time.sleep(2 * STEP)
             looked = _slowest(launch, began, ended)
             seen = [rank for rank in document["ranks"] if rank["collective"] and rank["stack"]]

@@ -1,6 +1,6 @@
-/* A stand-in for libnvidia-ml.so.1 with two GPUs, as nvml.h declares it. NVML_STATE is a directory with what is to happen:
+/* A stand-in for libnvidia-ml.so.1 with two GPUs at buses 07 and 0f, and six more at 20 to 25, as nvml.h declares it. NVML_STATE is a directory with what is to happen:
    a file xid with its number is taken once; with lost the first GPU is lost, with hang a read never returns; ecc has a
-   number of errors, and held the reasons of the second GPU. */
+   number of errors, and held the reasons of the second GPU. NVML_PAUSE: milliseconds between two looks at xid. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned id, scope; long long timestamp, latency; int kind, code; unsigned long long value; } field_t;
 typedef struct { void *device; unsigned long long kind, data; unsigned gpu, compute; } event_t;
 
-static int devices[2];
+static int devices[8];
 
 static long number(const char *name) {
     char path[4096];
@@ -27,6 +27,7 @@ int nvmlInit_v2(void) { return 0; }
 int nvmlDeviceGetHandleByPciBusId_v2(const char *address, void **device) {
     if (!strcmp(address, "0000:07:00.0")) *device = &devices[0];
     else if (!strcmp(address, "0000:0f:00.0")) *device = &devices[1];
+    else if (!strncmp(address, "0000:2", 6) && address[6] >= '0' && address[6] < '6') *device = &devices[2 + address[6] - '0'];
     else return 6;
     return 0;
 }
@@ -60,7 +61,9 @@ int nvmlEventSetCreate(void **set) { *set = devices; return 0; }
 int nvmlDeviceRegisterEvents(void *device, unsigned long long kinds, void *set) { return kinds == 8 && set == devices ? 0 : 2; }
 int nvmlEventSetWait_v2(void *set, event_t *event, unsigned timeout) {
     char path[4096];
-    for (unsigned waited = 0; ; waited += 10) {
+    const char *set_pause = getenv("NVML_PAUSE");
+    unsigned pause = set_pause ? atoi(set_pause) : 10;
+    for (unsigned waited = 0; ; waited += pause) {
         long xid = number("xid");
         if (xid > 0) {
             snprintf(path, sizeof path, "%s/xid", getenv("NVML_STATE"));
@@ -69,6 +72,6 @@ int nvmlEventSetWait_v2(void *set, event_t *event, unsigned timeout) {
             return 0;
         }
         if (waited >= timeout) return 10;
-        usleep(10000);
+        usleep(pause * 1000);
     }
 }
