@@ -25,7 +25,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Part:
-    """One part: `alone` where others beside it would spoil its figures; `limit` in seconds."""
+    """One part: `alone` where others beside it would spoil its figures; `limit` in seconds, where a GPU is lent."""
 
     name: str
     run: Callable[[Path, float], Outcome]  # its own directory, and its limit
@@ -47,13 +47,13 @@ class Row:
         return f"{self.name:<22} {self.state:<8} {self.seconds:6.1f} s  {self.line}"
 
 
-def row_of(part: Part, directory: Path) -> Row:
-    """Run a part; what it raises is its line."""
+def row_of(part: Part, directory: Path, limit: float) -> Row:
+    """Run a part, which has so many seconds; what it raises is its line."""
     directory.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     facts: dict[str, Any] = {}
     try:
-        outcome = part.run(directory, part.limit)
+        outcome = part.run(directory, limit)
     except Skipped as reason:
         state, line = "skipped", str(reason)
     except Exception as error:  # the other parts go on
