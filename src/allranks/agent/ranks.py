@@ -259,7 +259,7 @@ class Ranks:
         return running
 
     def chosen(self, ranks: Tuple[int, ...]) -> Dict[int, Process]:
-        """Return the processes of these ranks alone, of all where none is named: a launcher's are those of its ranks."""
+        """Return the processes of these ranks, or of all: behind another launcher those that it has started."""
         known = self._exit_watcher.processes or self._own()
         return {rank: process for rank, process in known.items() if not ranks or rank in ranks}
 
