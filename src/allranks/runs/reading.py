@@ -109,9 +109,7 @@ def _printing_ranks(run: RunDirectory) -> dict[str, int]:
     counts = {node.name: len(node.ranks) for node in run.read_status().nodes if node.ranks}
     most = max(counts.values(), default=1)  # of a node that was replaced
     return {
-        node.name: counts.get(node.name, most)
-        for node in document.nodes
-        if roles.get(node.role, "direct") != "direct"
+        node.name: counts.get(node.name, most) for node in document.nodes if roles.get(node.role, "direct") != "direct"
     }
 
 
