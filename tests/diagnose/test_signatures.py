@@ -59,6 +59,7 @@ TRACES = {
     "library-assertion": '  File "/v/site-packages/vllm/state.py", line 9, in broadcast',
     "command-refuses": '  File "/v/site-packages/swift/cli/main.py", line 9, in cli_main',
     "library-attribute": '  File "/v/site-packages/vllm/entrypoints/llm.py", line 9, in collective_rpc',
+    "library-model": '  File "/v/site-packages/transformers/models/auto/configuration_auto.py", line 9, in __getitem__',
     "library-argument": '  File "/v/site-packages/transformers/trainer.py", line 9, in training_step',
 }
 

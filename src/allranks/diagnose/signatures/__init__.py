@@ -41,7 +41,7 @@ BY_ID: dict[str, Row] = {row.id: row for row in ROWS}
 
 KINDS = (
     *("Error", "Exception", "OfResources", "Exit", "Interrupt", "Iteration", "Failure"),
-    *("Fault", "Timeout", "Empty", "Full", "Abort", "Mismatch"),
+    *("Fault", "Timeout", "Empty", "Full", "Abort", "Mismatch", "Invalid", "Unsupported"),
 )
 """Ends of the names of exceptions."""
 

@@ -128,8 +128,10 @@ ROWS = (
     ),
     *table(
         "torch_npu csrc/core/npu/sys_ctrl/npu_sys_ctrl.cpp, DCMI", ROOT, "cuda-device-unavailable",
-        [("npu-open", "aclInit|aclrtSetDevice|dcmi", r"(?:aclInit|aclrtSetDevice)\b.*error code is 50[07]\d{3}|"
-          r"dcmi mod\w+ initialize failed", 0.85, "the NPU's driver does not open the device for this process")],
+        [("npu-open", "aclInit|aclrtSetDevice|dcmi|ascend_hal device|drvGetDevNum", r"(?:aclInit|"
+         r"aclrtSetDevice)\b.*error code is 50[07]\d{3}|"
+          r"dcmi mod\w+ initialize failed|get ascend_hal device count|drvGetDevNum failed", 0.85, "the NPU's driver "
+          "does not open the device for this process")],
         scope=RAISED,
     ),
     *table(
@@ -152,7 +154,8 @@ ROWS = (
     ),
     *table(
         "CANN opp: kernels that are built for each chip, a package of their own", ROOT, "environment-mismatch",
-        [("npu-kernels", "any binary|dynamic kernel config", r"Op \w+ does not has any binary|Parse dynamic kernel "
+        [("npu-kernels", "any binary|dynamic kernel config|opp not found", r"opp not found|Op \w+ does not has any "
+         r"binary|Parse dynamic kernel "
          r"config fail", 0.85, "CANN has no kernel of that operator for this chip")],
         scope=RAISED,
     ),
@@ -233,6 +236,13 @@ ROWS = (
             "asks for: `python -m pip list | grep -i -e torch -e npu`",
     ),
     *table(
+        "CANN's codes of operators: no kernel, tiling or type for that call", SYMPTOM, "environment-mismatch",
+        [("npu-operator", "EZ|E89999|E80", r"\bE(?:Z\d{4}|89999|80\d{3}): ", 0.46, "an operator of CANN failed: its "
+         "release "
+          "lacks it for this chip or type, or the program calls it wrongly", "program-exception")],
+        scope=RAISED,
+    ),
+    *table(
         "torch_npu csrc/distributed/ProcessGroupHCCL.cpp: the code of HCCL says why", SYMPTOM, "unknown",
         [("hccl-function", "function error|HCCL error in|ERR0",
          r"(?:HCCL|NPU|OPS) function error|HCCL error in:|\bERR0[12]\d{3}\b", 0.3, "a call of HCCL failed, and its "
@@ -264,14 +274,17 @@ ROWS = (
                      "type|ze_fd_manager",
          r"(?:ZE_RESULT|UR_RESULT|PI)_ERROR_(?:UNINITIALIZED|DEVICE_NOT_(?:FOUND|AVAILABLE)|DEVICE_IN_LOW_POWER_STATE)|"
          r"No XPU devices are available|"
-         r"ze_fd_manager\.\w{1,4}:\d+ .*open failed|No device of requested type available", 0.85)],
+         r"ze_fd_manager\.\w{1,4}:\d+ .*open(?:dir)? failed|No device of requested type available", 0.85)],
         scope=RAISED,
     ),
     *table(
         "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins", ROOT, "environment-mismatch",
-        [("xpu-build", "ERROR_UNSUPPORTED_|BUILD_|_LINK_FAILURE|_BINARY|DEPENDENCY_UNAVAILABLE|COMPILE_PROGRAM",
-         rf"{_UR}(?:UNSUPPORTED_(?:VERSION|FEATURE)|INVALID_(?:NATIVE_)?BINARY|(?:MODULE|PROGRAM)_(?:BUILD|LINK)_FAILURE|"
-         r"DEPENDENCY_UNAVAILABLE)|PI_ERROR_(?:BUILD_PROGRAM_FAILURE|COMPILE_PROGRAM_FAILURE|INVALID_BINARY)", 0.75,
+        [("xpu-build", "ze_data was not|FUNCTION_ADDRESS|ERROR_UNSUPPORTED_|BUILD_|_LINK_FAILURE|_BINARY|"
+         "DEPENDENCY_UNAVAILABLE|COMPILE_PROGRAM",
+         rf"{_UR}(?:UNSUPPORTED_(?:VERSION|FEATURE)|INVALID_(?:NATIVE_)?BINARY|(?:MODULE|PROGRAM)_(?:BUILD|"
+         rf"LINK)_FAILURE|"
+         r"DEPENDENCY_UNAVAILABLE)|PI_ERROR_(?:FUNCTION_ADDRESS_IS_NOT_AVAILABLE|BUILD_PROGRAM_FAILURE|"
+         r"COMPILE_PROGRAM_FAILURE|INVALID_BINARY)|ze_data was not initialized", 0.75,
          "the GPU's driver cannot build or load that kernel: another release than the library wants")],
         scope=RAISED,
     ),
@@ -287,6 +300,13 @@ ROWS = (
          r"failed to initialize ATL|atl_ofi\w*\.\w+:\d+ .*fi_getinfo error|(?:can't find|"
          r"could not find) (?:any )?suitable (?:fabric )?provider|"
          r"no fabric provider", 0.75, "oneCCL found no transport or provider that works here", "wrong-interface")],
+        scope=RAISED,
+    ),
+    *table(
+        "oneCCL src/atl/util/pm: the store at which its ranks meet", SYMPTOM, "master-unreachable",
+        [("oneccl-store", "to kvs failed|pmi_resizable",
+          r"connect to kvs failed|pmi_resizable\w*\.\w+:\d+ error", 0.46, "",
+          "wrong-interface")],
         scope=RAISED,
     ),
     *table(
@@ -362,7 +382,8 @@ ROWS = (
     ),
     *table(
         _STATUSES, SYMPTOM, "peer-died",
-        [("xla-unavailable", "UNAVAILABLE:|ABORTED:", rf"{_XLA}(?:UNAVAILABLE|ABORTED):", 0.45,
+        [("xla-unavailable", "UNAVAILABLE:|ABORTED:|JAX distributed service",
+          rf"JAX distributed service detected fatal errors|{_XLA}(?:UNAVAILABLE|ABORTED):", 0.45,
          "another worker or the coordinator does not answer: its own log must say why", "rendezvous-timeout")],
         scope=RAISED,
     ),
@@ -450,7 +471,8 @@ ROWS = (
     # -- Gaudi -------------------------------------------------------------------------------------------------
     *table(
         "Gaudi's HCL: the ports between cards and nodes", ROOT, "nccl-ib-error",
-        [("gaudi-ports", "NIC port|nic port", r"(?i:nic ports?) (?:\S+ )?(?:are|is) (?i:down)", 0.85),
+        [("gaudi-ports", "HCL: Ports|NIC port|nic port", r"(?:(?i:nic ports?)(?: \S+)?|HCL: Ports) (?:are|is) "
+         r"(?i:down)", 0.85),
         ("gaudi-ib", "Habana IB device|hcl_ibverbs", r"failed to find matching Habana IB device|hcl_ibverbs_t::init\b",
          0.85, "habanalabs_ib is not loaded, or the container does not see its devices")],
         scope=RAISED,
@@ -480,8 +502,9 @@ ROWS = (
         scope=RAISED,
     ),
     Row("gaudi-graph", "unknown", role=SYMPTOM, source="Gaudi's PyTorch bridge: a status of SynapseAI",
-        needs=("synStatus",),
-        pattern=r"synStatus(?:=|\s)\S*.{0,20}\[[\w ]+\]|synStatus \d+", confidence=0.3,
+        needs=("synStatus", "MODULE:PT_"),
+        pattern=r"FATAL ERROR :: MODULE:PT_(?!DEVMEM)|synStatus(?:=|\s)\S*.{0,20}\[[\w ]+\]|synStatus \d+",
+        confidence=0.3,
         means="the bridge says no more. Where only remote nodes say it, their variables differ", scope=RAISED,
         fix=GRAPH),
     *table(

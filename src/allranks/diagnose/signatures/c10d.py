@@ -47,8 +47,9 @@ ROWS = (
     ),
     *table(
         "Open MPI opal/mca/btl/tcp/btl_tcp_endpoint.c", ROOT, "wrong-interface",
-        [("mpi-tcp", "btl_tcp_endpoint|btl: tcp:",
+        [("mpi-tcp", "btl_tcp_endpoint|btl: tcp:|Message: connect|failed to TCP connect",
          r"btl_tcp_endpoint.*connect\(\) to (?P<peer>[\w.:]{2,60}) failed|"
+         r"^ *Message: connect\(\) to (?P<peer2>[\w.:]{2,60}) failed|failed to TCP connect to a peer MPI process|"
          r"btl_tcp_endpoint.*received unexpected process identifier|"
          r"btl: tcp: Match incoming connection from .* failed",
          0.7, "the peer announced an address that this node does not reach, of a bridge or of another network",
@@ -73,12 +74,14 @@ ROWS = (
     ),
     *table(
         "torch TCPStoreLibUvBackend.cpp, socket.cpp, errno 98, accelerate commands/launch.py", ROOT, "port-in-use",
-        [("address-in-use", "occupied|usage of each socket|in use|EADDRINUSE|rrno 98",
+        [("address-in-use", "is unavailable|occupied|usage of each socket|in use|EADDRINUSE|rrno 98",
          r"port: (?P<port3>\d+),.{0,80}EADDRINUSE|\[::\]:(?P<port>\d+).{0,40}ddress already in use|EADDRINUSE|"
-         r"[Aa]ddress (?:is )?already in use|\[Errno 98\]|[Pp]ort (?P<port2>\d+) is (?:already )?(?:in use|occupied)|"
+         r"[Aa]ddress (?:is )?already in use|\[Errno 98\]|[Pp]ort (?P<port2>\d+) is (?:unavailable|(?:already "
+         r")?(?:in use|occupied))|"
          r"[Oo]nly one usage of each socket", 0.92),
-        ("port-taken", "another process|being used|on port|port is already|another process is utilizing",
-         r"Tried to launch distributed communication on port `(?P<port>\d+)`|" r"port is already allocated|"
+        ("port-taken", "Ray component|another process|being used|on port|port is already|another process is utilizing",
+         r"Tried to launch distributed communication on port `(?P<port>\d+)`|port is already allocated|"
+         r"Ray component .{0,60} port number (?P<port2>\d+)|"
          r"port \d+ .*(?:another process|already being used)", 0.92)],
         scope=RAISED,
     ),
@@ -137,8 +140,9 @@ ROWS = (
          "the host answers and nothing listens there: a longer timeout does not help", "peer-died"),
         ("connect-timeout", "onnection timed out|rrno 110", r"[Cc]onnection timed out|\[Errno 110\]", 0.42, "",
          "port-blocked"),
-        ("not-assignable", "rrno 99|"
-         "assign requested address|EADDRNOTAVAIL", r"Cannot assign requested address|\[Errno 99\]|EADDRNOTAVAIL", 0.5,
+        ("not-assignable", "No such device (addr|rrno 99|"
+         "assign requested address|EADDRNOTAVAIL", r"Cannot assign requested address|\[Errno 99\]|EADDRNOTAVAIL|No "
+         r"such device \(addr", 0.5,
          "the address is not one of this host: MASTER_ADDR names another node than the one of rank 0",
           "ipv6-problem"),
         ("all-lost", "100% packet loss", r"100% packet loss", 0.6, "", "node-network-down")],
@@ -161,8 +165,9 @@ ROWS = (
     ),
     *table(
         "torch TCPStore.cpp, dynamic_rendezvous.py, distributed_c10d.py", SYMPTOM, "rendezvous-timeout",
-        [("rendezvous-timeout", "RendezvousTimeoutError|endezvous|Barrier timed out",
-         r"RendezvousTimeoutError|(?i:rendezvous.*(?:timed out|timeout))|(?i:timed? ?out.*rendezvous)|"
+        [("rendezvous-error", "RendezvousTimeoutError", r"RendezvousTimeoutError", 0.48, "", "master-unreachable"),
+        ("rendezvous-timeout", "endezvous|Barrier timed out",
+         r"(?i:rendezvous.*(?:timed out|timeout))|(?i:timed? ?out.*rendezvous)|"
          r"DEADLINE_EXCEEDED: Barrier timed out", 0.62),
         ("store-wait", "wait timeout after|DistStoreError|Timed out after",
          r"wait timeout after \d+ms, keys: (?P<keys>\S+)|"

@@ -24,7 +24,8 @@ HUB = (
     r"download\.pytorch\.org|blob\.core\.windows\.net|modelscope\.c\w|wandb\.ai|mlflow|storage\.googleapis\.com"
 )
 _HUB_NEEDS = (
-    "huggingface.co|hf.co|hf-mirror.com|github.com|githubusercontent.com|pypi.org|pythonhosted.org|download.pytorch.org|"
+    "huggingface.co|hf.co|hf-mirror.com|github.com|githubusercontent.com|pypi.org|pythonhosted.org|"
+    "download.pytorch.org|"
     "blob.core.windows.net|modelscope.c|wandb.ai|mlflow|storage.googleapis.com"
 )
 _FAILS = (
@@ -125,6 +126,15 @@ ROWS = (
          r"restricted and you are not in the authorized", 0.85,
          "the hub gives that model only to accounts that have accepted its terms")],
         scope=RAISED, fix=GATE,
+    ),
+    *table(
+        "wandb errors/errors.py, sdk/wandb_init.py, wandb_login.py", ROOT, "hub-unreachable",
+        [("wandb-service", "wandb.errors|api_key not configured", r"wandb\.errors\.\S{0,40}(?:CommError|"
+         r"AuthenticationError)|"
+          r"api_key not configured", 0.85, "W&B did not answer this node, or knows no key")],
+        scope=RAISED,
+        fix="Run with WANDB_MODE=offline (or report_to=none), and `wandb sync` later where there is internet. Else set "
+            "WANDB_API_KEY on every node",
     ),
     *table(
         "huggingface_hub utils/_http.py: a name that the hub does not have", ROOT, "missing-file",

@@ -100,14 +100,17 @@ ROWS = (
     ),
     *table(
         "vLLM v1/worker/gpu_worker.py, utils/mem_utils.py: what is free at the start", ROOT, "cuda-out-of-memory",
-        [("memory-held", "desired GPU memory|is unbalanced", r"The memory capacity is unbalanced|"
+        [("memory-held", "desired GPU memory|is unbalanced|Error in memory profiling",
+          r"Error in memory profiling|The memory capacity is unbalanced|"
                                                              r"less than desired GPU memory utilization", 0.92,
          "less is free than its share of the device's memory")],
         scope=RAISED, fix="`{smi}` on {node} shows who else holds memory: end it. Or lower --gpu-memory-utilization",
     ),
     *table(
         "vLLM v1/core/kv_cache_utils.py, SGLang model_runner.py", ROOT, "cuda-out-of-memory",
-        [("kv-cache", "cache blocks|KV cache|to increase --mem-fraction", r"Please try to increase --mem-fraction|"
+        [("kv-cache", "cache blocks|KV cache|KV-cache|to increase --mem-fraction", r"Please try to increase "
+         r"--mem-fraction|"
+                                                                          r"KV cache is needed, which is larger|"
                                                                           r"No available memory for the cache blocks|"
                                                                           r"larger than the maximum "
          r"number of tokens that can be stored in KV cache", 0.75)],
@@ -164,14 +167,16 @@ ROWS = (
          "the driver runs where Ray has given it no GPU"),
         ("device-busy", "busy or unavailable|device already in use|DEVICE_UNAVAILABLE|DevicesUnavailable",
          r"busy or unavailable|exclusive-thread device already in use|CUDA_ERROR_DEVICE_UNAVAILABLE"
-         r"|cudaErrorDevicesUnavailable", 0.9, "the GPU is held by another process, in exclusive mode, or in error"),
+         r"|cudaErrorDevicesUnavailable", 0.85, "the GPU is held by another process, in exclusive mode, or in error"),
         ("mps", "MPS client|MPS server|device connections",
          r"MPS client failed to connect|MPS server (?:is not ready|and the MPS client failed)"
          r"|required to (?:create MPS client|support device connections) have been exhausted", 0.9,
          "the Multi-Process Service, through which processes share the GPU, takes no client"),
-        ("no-device", "infer device|devices (0)|No CUDA|No supported|OS call|Cuda is|CUDAAccelerator|CUDA-capable|"
+        ("no-device", "No visible GPU|nitialize backend|infer device|devices (0)|No CUDA|No supported|OS call|Cuda "
+         "is|CUDAAccelerator|CUDA-capable|"
          "no NVIDIA|No devices|NO_DEVICE|GPUs found|No HIP|access blocked|ROCm-capable|hipErrorNoDevice|ROCk|/dev/kfd",
-         r"Failed to infer device type|number of visible devices \(0\)|No (?:CUDA|HIP) GPUs are available|"
+         r"No visible GPU devices|Unable to initialize backend '(?!tpu': INVALID)|Failed to infer device type|number "
+         r"of visible devices \(0\)|No (?:CUDA|HIP) GPUs are available|"
          r"no CUDA-capable device|Found no NVIDIA driver|No devices were found"
          r"|CUDA_ERROR_NO_DEVICE|no GPUs found|GPU access blocked|no ROCm-capable device is detected|hipErrorNoDevice"
          r"|ROCk module is NOT loaded|/dev/kfd\b.{0,30}: [Nn]o such file|Tensile host: No devices|"
@@ -182,8 +187,10 @@ ROWS = (
     ),
     *table(
         "verl trainer/ppo/ray_trainer.py, vLLM executor/ray_utils.py", ROOT, "cuda-device-unavailable",
-        [("ray-gpus", "total desired GPUs|in the placement group|available node types|scheduled right now",
-         r"No available node types can fulfill|cannot be scheduled right now|less than total desired GPUs|"
+        [("ray-gpus", "lacement group c|total desired GPUs|in the placement group|available node types|scheduled "
+         "right now",
+         r"Placement group (?:could not be created|creation timed out)|No available node types can fulfill|cannot be "
+         r"scheduled right now|less than total desired GPUs|"
          r"GPUs exceeds the total .{0,40}in the placement group",
          0.85, "the cluster of Ray has fewer GPUs than the program wants, so nodes have not joined or hold others")],
         scope=RAISED,
@@ -290,9 +297,9 @@ ROWS = (
     ),
     *table(
         "CUDA cudaErrorNoKernelImageForDevice, torch cuda/__init__.py", ROOT, "environment-mismatch",
-        [("no-kernel-image", "no kernel image|not compatible with the current PyTorch|invalid device function"
+        [("no-kernel-image", " kernel image|not compatible with the current PyTorch|invalid device function"
          "|NoBinaryForGpu|kernel image is invalid|ARCH_MISMATCH|shared object initialization|PTX JIT",
-         r"no kernel image is available|hipErrorNoBinaryForGpu|"
+         r"(?:no|No HIP) kernel image|hipErrorNoBinaryForGpu|"
          r"is not compatible with the current PyTorch installation|invalid device function|"
          r"device kernel image is invalid|CU(?:BLAS|DNN)_STATUS_ARCH_MISMATCH|PTX JIT compil(?:ation failed|"
          r"er library not found)|(?:CUDA|HIP) error: shared object initialization failed", 0.85,

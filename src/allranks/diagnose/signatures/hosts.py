@@ -10,6 +10,7 @@ ROOT = Sign.ROOT
 WEAK = Sign.WEAK
 SYMPTOM = Sign.SYMPTOM
 CASCADE = Sign.CASCADE
+_RAY_NODE = "Ray no longer hears of that node: it lost its link or its power, or its raylet ended"
 ROWS = (
     *table(
         "agent/rank_start.py which call failed (chdir, execvpe), with strerror(3)", ROOT, "remote-path-missing",
@@ -91,12 +92,14 @@ ROWS = (
         [("ssh-lost", "imeout, server|send disconnect|lost communication|closed by remote host",
          r"Connection to (?P<node2>\S+) closed by remote host|Timeout, server (?P<node>\S+) not responding|"
          r"client_loop: send disconnect|lost communication with (?:a )?remote daemon", 0.6),
-        ("ray-node", "marked dead because|node has died|missing too many heartbeats|node was terminated unexpectedly|"
-         "was dead or unavailable",
-         r"(?:\b(?:ip|address): (?P<node>[\w.:-]{1,60}?)(?: and node name: [\w.-]{1,80})? )?"
-         r"has been marked dead because|\bnode has died\b|missing too many heartbeats"
-         r"|node was terminated unexpectedly|was running\) +was dead or unavailable", 0.65,
-         "Ray no longer hears of that node: it lost its link or its power, or its raylet ended", "peer-died")],
+        ("ray-node", "marked dead because",
+         r"\b(?:ip|address): (?P<node>[\w.:-]{1,60}?)(?: and node name: [\w.-]{1,80})? has been marked dead because",
+         0.65, _RAY_NODE, "peer-died"),
+        # Its head says so of a raylet that was killed or too busy as well.
+        ("ray-node-died", "marked dead because|node has died|missing too many heartbeats|"
+         "node was terminated unexpectedly|was dead or unavailable",
+         r"has been marked dead because|\bnode has died\b|missing too many heartbeats|"
+         r"node was terminated unexpectedly|was running\) +was dead or unavailable", 0.48, _RAY_NODE, "peer-died")],
     ),
     *table(
         "Linux drivers netdev, bonding, Slurm NODE FAIL, Kubernetes node lifecycle", ROOT, "node-network-down",
@@ -174,10 +177,12 @@ ROWS = (
         "enroot docker.sh, runtime.sh, pyxis args.c, enroot.c, importer.c, Kubernetes kubelet, containerd images", ROOT,
         "k8s-image",
         [("enroot-image", "returned error code", r"URL \S+ returned error code: [45]\d\d", 0.85),
-        ("image-pull", "manifest for |ErrImage|ImagePull|InvalidImageName|pull image|pull access denied|manifest "
+        ("image-pull", "pulling image|manifest for |ErrImage|ImagePull|InvalidImageName|pull image|pull access "
+         "denied|manifest "
                         "unknown|toomanyrequests|unpack image|resolve reference|invalid reference format|No such "
                         "image|parse image name|pull policy of Never",
-         r"ErrImage\w+|ImagePullBackOff|InvalidImageName|[Ff]ailed to pull (?:and unpack )?image|pull access denied|"
+         r"Back-off pulling image|ErrImage\w+|ImagePullBackOff|InvalidImageName|[Ff]ailed to pull (?:and unpack "
+         r")?image|pull access denied|"
          r"manifest (?:unknown|for \S+ not found)|toomanyrequests|failed to resolve reference|"
          r"invalid reference format|No such image: |couldn't parse image name|pull policy of Never", 0.95),
         # Go writes errnos in small letters, the C library does not.
@@ -251,8 +256,10 @@ ROWS = (
     ),
     *table(
         "pyxis enroot.c, enroot runtime.sh and hooks, libnvidia-container", ROOT, "slurm-config",
-        [("container-start", "start container|container start|enroot-|spank_pyxis|enroot/hooks.d|nvidia-container-cli",
-         r"pyxis: (?:couldn't start container|container start failed)|enroot-\w{1,20}: failed to execute|"
+        [("container-start", "pyxis: |start container|container start|enroot-|spank_pyxis|enroot/hooks.d|"
+         "nvidia-container-cli",
+         r"pyxis: (?:couldn't start container|container start failed|\s{1,20}\[ERROR\])|enroot-\w{1,20}: failed to "
+         r"execute|"
          r"spank_pyxis\.so: task_init\(\) failed|enroot/hooks\.d/\S{1,80} exited with return code|"
          r"nvidia-container-cli: (?:ldcache|mount|container) error", 0.95,
          "the container did not start: the enroot log that pyxis prints says which step failed")],
@@ -262,8 +269,9 @@ ROWS = (
     ),
     *table(
         "Slurm src/interfaces/mpi.c", ROOT, "slurm-config",
-        [("mpi-plugin", "Invalid MPI type|MPI: unable|mpi/pmi",
-         r"Invalid MPI type|MPI: unable to load|mpi/pmi\w{1,10}: .{0,60}(?:fail|error)", 0.8,
+        [("mpi-plugin", "Invalid MPI type|MPI: unable|mpi/pmi|PMI support",
+         r"OMPI was not built with SLURM's PMI support|Invalid MPI type|MPI: unable to load|mpi/pmi\w{1,10}: "
+         r".{0,60}(?:fail|error)", 0.8,
          "srun's --mpi names a plug-in that this Slurm has not, or that fails")],
         fix="Run `srun --mpi=list`, and choose one of these: --mpi=pmix for Open MPI, pmi2 for MPICH, none for "
             "torchrun",
@@ -273,7 +281,7 @@ ROWS = (
         [("task-launch", "launch failed|spank|slurmstepd: error|rolog|ask launch for|boot of the nodes",
          r"task \S+ launch failed|(?:Task launch for \S+|Application launch) failed(?!.*Can't find an address)|"
          r"Prolog hung on node|wrong with the boot of the nodes|[Pp]rolog (?:error|fail)|slurmstepd: "
-         r"error: .{0,80}plugin|spank.{0,60}fail",
+         r"error: .{0,80}plugin|spank.{0,60}(?:fail|not found)",
          0.65),
         # What a job_submit plug-in of the site refuses, Slurm's clients print as it stands.
         ("srun-fatal", "srun: |sbatch|salloc",
@@ -322,8 +330,9 @@ ROWS = (
                              "create PodGroup|schedulable",
          r"PodGroup \S+ unschedulable|unable to create PodGroup|admission webhook \S+ denied|"
          r'\w\"? is forbidden: (?!User )|no matches for kind \"|tasks in gang unschedulable|'
-         r"\d/\d{1,7} nodes are available|FailedScheduling|\bUnschedulable\b|Insufficient (?:nvidia\.com|amd\.com|cpu|"
-         r"memory|rdma|\w+/)|untolerated taint|unbound immediate PersistentVolumeClaims|exceeded quota|"
+         r"\d/\d{1,7} nodes are available|FailedScheduling|\bUnschedulable\b|\d Insufficient (?:nvidia\.com|amd\.com|"
+         r"cpu|"
+         r"memory|rdma|[\w.]+/)|untolerated taint|unbound immediate PersistentVolumeClaims|exceeded quota|"
          r"UnexpectedAdmissionError|volume node affinity|didn't match (?:Pod's )?node", 0.93),
         ("sky-resources", "ResourcesUnavailableError|No resource satisfying",
          r"ResourcesUnavailableError: |No resource satisfying Kubernetes\(", 0.85)],
@@ -377,7 +386,8 @@ ROWS = (
     *table(
         "Ray raylet_client: the raylet of a node has ended, or the node has no more processes", SYMPTOM,
         "limit-too-small",
-        [("ray-register", "register worker with raylet", r"Unable to register worker with raylet", 0.5, "",
+        [("ray-register", "register worker with raylet|registered within the timeout",
+          r"Unable to register worker with raylet|have not registered within the timeout", 0.48, "",
           "node-network-down")],
         fix="Run `ulimit -u; df -h /tmp/ray`, and read raylet.out in /tmp/ray/session_latest/logs on {node}. Start Ray "
             "with fewer CPUs (`ray start --num-cpus`), because it starts a worker for each",
@@ -434,4 +444,24 @@ def _kernel_row(kind: KernelLineKind) -> Row:
 
 
 # One line of a kind that is a fault only in numbers tells nothing.
-KERNEL_ROWS = tuple(_kernel_row(kind) for kind in KINDS if kind.least == 1)
+KERNEL_ROWS = (
+    *table(
+        "Linux mm/oom_kill.c, torch utils/data/_utils/worker.py (it names its processes)",
+        ROOT,
+        "dataloader-worker-killed",
+        [
+            (
+                "loader-oom",
+                "pt_data_worker",
+                r"(?:Killed process|oom-kill:).{0,120}\bpt_data_worker\b",
+                0.93,
+                "the host's memory ran out, and the kernel chose a worker of the data loader",
+                "host-out-of-memory",
+            )
+        ],
+        fix="Use fewer workers (num_workers), a smaller prefetch_factor, and samples that are not held in Python "
+        "lists, or "
+        "ask for more memory{mem_option}",
+    ),
+    *(_kernel_row(kind) for kind in KINDS if kind.least == 1),
+)

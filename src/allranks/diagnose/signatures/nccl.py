@@ -17,11 +17,12 @@ ROWS = (
         "NCCL bootstrap.cc, socket.cc, gloo transport/tcp/device.cc", ROOT, "no-interface",
         [("no-interface", "no interface found|"
          "no socket interface|No interface found|o IP interface|no device found|usable network interfaces|"
-         "no usable transports|Unable to find address for|Unable to find interface|No usable",
+         "network device '|no usable transports|Unable to find address for|Unable to find interface|No usable",
          r"no socket interface found|[Nn]o (?:IP )?interface found|no device found (?:matching|after excluding) |"
          r"Unable to find address for: (?P<interface>\S+)|Unable to find interface for|"
          r"No usable (?:listening )?interface|No usable network interfaces were found|"
-         r"no usable transports/devices \(asked .*network:", 0.95)],
+         r"no usable transports/devices \(asked .*network:|network device '(?P<interface2>[\w:.-]+)' is not available",
+         0.95)],
         scope=RAISED,
     ),
     *table(
@@ -96,8 +97,11 @@ ROWS = (
         "NCCL misc/ibvwrap.cc, ENOMEM of registration and of queues", ROOT, "memlock-limit",
         [("ib-register", "ibv_reg_mr", r"ibv_reg_mr.*(?:Cannot allocate|failed)", 0.8),
         ("ib-queue-memory", "ibv_create|o create ",
-         r"(?:ibv_create_(?:cq|qp|srq|comp_channel)\S* failed|[Ff]ailed to create (?:CQ|QP|"
-         r"SRQ)).*Cannot allocate", 0.8),
+         r"(?:ibv_create_(?:qp|srq|comp_channel)\S* failed|[Ff]ailed to create (?:QP|SRQ)).*Cannot allocate", 0.8),
+        # A completion queue is memory of the kernel as well: an adapter that is short of its own says the same.
+        ("ib-cq-memory", "ibv_create_cq|o create CQ", r"(?:ibv_create_cq\S* failed|[Ff]ailed to create CQ).*Cannot "
+         r"allocate",
+         0.46, "", "nccl-ib-error"),
         ("ib-memory", "Cannot allocate memory",
          r"(?:Ib failure|InfiniBand|mlx5).{0,60}: Cannot allocate memory", 0.7),
         ("memlock", "RLIMIT_MEMLOCK|memlock|locked memory|max locked",
@@ -132,7 +136,7 @@ ROWS = (
     *table(
         "NCCL transport/net_ib.cc, verbs(7): a device that cannot be opened", ROOT, "nccl-ib-error",
         [("ib-open", "ibv_open_device|Unable to open",
-          r"ibv_open_device\S{0,60} failed|NET/IB ?: Unable to open ", 0.75)],
+          r"ibv_open_device\S{0,60} failed|NET/IB ?: (?:Unable to open |ibv_open_device)", 0.75)],
         fix=NO_DEVICE,
     ),
     *table(
@@ -163,9 +167,14 @@ ROWS = (
          "the peer does not answer over EFA: it has ended, or its security group forbids"),
         ("efa-kernel", "efa_", r"\befa_\d{1,2}: Failed to", 0.6, "the kernel's driver of EFA refuses"),
         ("efa-none", "provider efa", r"provider efa output empty list", 0.6, "libfabric finds no EFA device here"),
+        ("rdma-transport", "remote transport: i|RDMA transport|RDMA devices found|retry counter exceeded|efa_rdm_|"
+         "addrinfo()",
+         r"init failed for remote transport: ib|install RDMA transport|No RDMA devices found|"
+         r"(?i:transport retry counter exceeded)|efa_rdm_\w{1,60}\(\).{0,20}<warn> err: |OFI addrinfo\(\) failed", 0.75,
+         "the fabric's own library found no device, or lost its peer"),
         ("ucx-transport", "ransport retry|endpoint timeout|RDMA_CM|ib_mlx5_log|no active messages transport|"
          "got completion with error",
-         r"(?i)ib_mlx5_log\.c:\d+ .{0,60}\w error on|no active messages transport to .*unreachable|"
+         r"(?i)ib_mlx5_log\.c:\d+ .{0,60}\w error on|no active messages transport to |"
          r"^mlx5: \S+ got completion with error|transport retry count exceeded|RDMA_CM_EVENT_(?:UNREACHABLE|"
          r"REJECTED|ADDR_ERROR|ROUTE_ERROR)",
          0.8),
@@ -194,8 +203,10 @@ ROWS = (
                                         r"nvidia[-_]peermem.{0,60}(?:not loaded|fail|error|not found|invalid)|"
          r"nv_peer_mem.{0,60}(?:not|fail|error)|"
          r"module nvidia[-_]peermem not", 0.8),
-        ("gdr", "dma-buf|GDRCopy|GDR fail|GDR error|GPUDirect|GPU Direct|dmabuf|DMABUF|DmaBuf|gdrcopy",
-         r"(?i)GDR (?:fail|error)|(?:GPUDirect|GPU Direct|GDRCopy|dma-?buf)\b.{0,60}(?:registration "
+        ("gdr", "GDRCOPY failure|gdr_pin_buffer|dma-buf|GDRCopy|GDR fail|GDR error|GPUDirect|GPU Direct|dmabuf|"
+         "DMABUF|DmaBuf|gdrcopy",
+         r"(?i)GDR(?:COPY)? (?:fail|error)|gdr_pin_buffer.{0,80}failed|(?:GPUDirect|GPU Direct|GDRCopy|"
+         r"dma-?buf)\b.{0,60}(?:registration "
          r"fail|fail(?:ed|ure)|error)|ibv_reg_dmabuf_mr.*fail", 0.75),
         ("p2p-warn", "p2p.cc|P2P is disabled|"
          "transport/p2p", r"P2P is disabled between NVLINK connected GPUs|transport/p2p\.cc:\d+ NCCL WARN|"
@@ -204,7 +215,7 @@ ROWS = (
     *table(
         "NCCL misc/socket.cc, NET/Socket sizes of both sides", ROOT, "collective-shape-mismatch",
         [("message-truncated", "essage truncated|collective mismatch error",
-         r"[Mm]essage truncated : receiv\w+ \d+ bytes instead of \d+|collective mismatch error, local size", 0.75,
+         r"[Mm]essage truncated : receiv\w+ [\d,]+ bytes instead of \d+|collective mismatch error, local size", 0.75,
          "two ranks take part in one collective with different sizes")],
         scope=RAISED,
         fix="Compare the NCCL_ variables and the version of NCCL on all nodes (`env | grep NCCL_; cat "
@@ -252,6 +263,13 @@ ROWS = (
         ("comm-aborted", "communicator was aborted|Abort COMPLETE", r"NCCL communicator was aborted|Abort COMPLETE"),
         ("net-recv", "Call to ", r"(?:NCCL WARN|Net :|ocketProgressOpt:) Call to (?:recv|send|recvmsg)\S* (?:from|"
          r"to)? ?\S* ?failed")],
+    ),
+    *table(
+        "DeepEP csrc/deep_ep.cpp: kernels of dispatch and combine wait for the other ranks", SYMPTOM, "straggler",
+        [("deepep-late", "DeepEP", r"DeepEP\b.{0,40}timeout", 0.46, "another rank did not come to it, or the fabric "
+         "lost what it sent",
+          "nccl-ib-error")],
+        scope=RAISED,
     ),
     *table(
         "NCCL graph/topo.h: a device of another rank's graph is not among this one's", SYMPTOM, "unknown",

@@ -112,6 +112,22 @@ ROWS = (
             "it",
     ),
     *table(
+        "gcc, nvcc, hipcc, ptxas, setuptools, Triton runtime/build.py: what is compiled on the node", ROOT,
+        "environment-mismatch",
+        [("compiler", "fatal error: |nvcc fatal|ptxas fatal|Command '['|error: command '|libcuda.so cannot|"
+                      "subprocess-exited-with|ailed building wheel|ailed to build",
+         r"fatal error: \S{1,200}\.h(?:pp)?: No such file|(?:nvcc|ptxas) fatal +:|libcuda\.so cannot found|"
+         r"(?:Command '\[|error: command )'(?:/\S{1,200}/)?(?:gcc|g\+\+|cc|c\+\+|clang\S*|nvcc|hipcc|ninja|cmake|"
+         r"ptxas)\S*'|"
+         r"subprocess-exited-with-error|Failed building wheel|Failed to build installable wheels", 0.75,
+         "a kernel or an extension could not be compiled here")],
+        scope=RAISED,
+        fix="Read the compiler's own lines above it. Python.h is of python3-dev, the CUDA headers and nvcc of a "
+            "toolkit "
+            "of torch's CUDA version (`nvcc --version`), libcuda of the driver (`ldconfig -p | grep libcuda`). "
+            "A wheel that is built for this torch needs no compiler",
+    ),
+    *table(
         "torch utils/cpp_extension.py verify_ninja_availability", ROOT, "environment-mismatch",
         [("ninja", "Ninja is required", r"Ninja is required to load C\+\+ extensions", 0.9,
          "the build tool of extensions is not installed there, or not on PATH")],
@@ -221,9 +237,9 @@ ROWS = (
     *table(
         "CPython, importlib, packaging names and versions", ROOT, "environment-mismatch",
         [("binary-abi", "compiled against|compiled  against|VERSION_MISMATCH|multiarray failed|"
-         "binary incompatibility|compiled using NumPy|size changed|cuDNN version|compiled "
+         "binary incompatibility|compiled using NumPy|size changed|cuDNN version|CuDNN library|compiled "
          "with different CUDA|mismatches the version|does not match the " "version",
-         r"binary incompatibility|compiled using NumPy 1|cuDNN version incompatibility|"
+         r"runtime CuDNN library: |binary incompatibility|compiled using NumPy 1|cuDNN version incompatibility|"
          r"compiled with different CUDA|CUDA version \(\S+\) mismatches "
           r"the version|does not match the version torch was compiled.*unable to compile|compiled  ?against|"
          r"CUDNN_STATUS_\w*VERSION_MISMATCH|multiarray failed to import", 0.85),
@@ -456,9 +472,10 @@ ROWS = (
         ("nproc", "nsupported nproc|nproc_per_node|enough slots|nnodes|rdzv|No slot",
          r"Unsupported nproc_per_node|nproc_per_node.{0,40}(?:invalid|must)|not enough slots available|(?:nnodes|"
          r"rdzv).{0,60}(?:invalid|must be|required|malformed)|No slot '?\d+'? specified", 0.85),
-        ("hydra", "HfArgumentParser|Could not override|not in struct|LexerNoViableAlt|Unrecognized arguments|are not "
+        ("hydra", "MissingMandatoryValue|HfArgumentParser|Could not override|not in struct|LexerNoViableAlt|"
+         "Unrecognized arguments|are not "
                   "used by the HfArgumentParser|ConfigCompositionException",
-         r"Could not override '|Key '\S+' is not in struct|LexerNoViableAlt|"
+         r"MissingMandatoryValue|Could not override '|Key '\S+' is not in struct|LexerNoViableAlt|"
          r"Unrecognized arguments|not used by the HfArgumentParser", 0.8)],
         fix="Remove the option or argument that the message names, or write it as --help of launcher and script of "
             "these versions has it. `allranks run` gives the ranks their environment",
@@ -557,6 +574,8 @@ ROWS = (
         ("weights-absent", "a file named|no file named|No valid checkpoint|find 'latest' file|(404) when calling",
          r"does not appear to have a file named|Error no file named |No valid checkpoint found|"
          r"Unable to find 'latest' file|\(404\) when calling", 0.8),
+        ("checkpoint-index", "Can't find a checkpoint index|Incorrect path_or_model_id",
+         r"Can't find a checkpoint index|Incorrect path_or_model_id", 0.8),
         ("no-object", "NoSuchKey|NoSuchBucket", r"NoSuch(?:Key|Bucket)", 0.7),
         ("does-not-exist", "FailedMount|FailedAttachVolume|unable to open the hostfile|to open host file|mount "
                            "failed|mounting failed|MountVolume|does not exist|doesn't exist|not found",
@@ -588,7 +607,7 @@ ROWS = (
     ),
     *table(
         "torch distributed/checkpoint/api.py: the exceptions of ranks follow in it", WEAK, "checkpoint-unreadable",
-        [("checkpoint-exception", "CheckpointException", r"CheckpointException", 0.6)],
+        [("checkpoint-exception", "CheckpointException|CheckpointingException", r"Checkpoint(?:ing)?Exception", 0.6)],
     ),
     *table(
         "requests, urllib3 exceptions.py, DeepSpeed runtime/fp16/loss_scaler.py", WEAK, "program-exception",
@@ -611,7 +630,8 @@ ROWS = (
     Row("process-limit", "program-exception", role=WEAK,
         source="errno 11 EAGAIN of fork(2) and pthread_create(3): CPython, OpenBLAS, libgomp, libomp, bash",
         needs=("temporarily unavailable", "start new thread", "thread_create failed", "System error #11"),
-        pattern=r"can't start new thread|pthread_create failed|(?:fork|[Tt]hread creation failed|System error #11|"
+        pattern=r"can't start new thread|pthread_create failed|(?:fork|[Tt]hread creation failed|^thread|System "
+            r"error #11|"
         r"what\(\)): .*"
         r"Resource temporarily unavailable|BlockingIOError: \[Errno 11\] Resource temporarily unavailable",
         confidence=0.7,

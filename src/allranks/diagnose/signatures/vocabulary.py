@@ -7,6 +7,8 @@ program failed by itself.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .row import Row, Scope, Sign, table
 
 WEAK = Sign.WEAK
@@ -27,12 +29,19 @@ _TOO_FEW = r"(?:not enough|insufficient|fewer than|less than|exceeds?|no availab
 _UNITS = r"(?:[GNXHT]PUs?|accelerators?|devices?|nodes?|bundles?|resources?)"
 _DEVICE_MEMORY = r"(?:[GNXHT]PU|CUDA|HBM|VRAM|KV|cache|device)"
 _SAVED = r"(?:checkpoints?|ckpt|state[_ ]dict|weights?|shards?|safetensors)"
-_OPTION = r"(?:--[a-z][\w-]+|`[\w.-]+`|'[\w.-]+'|\b[a-z]+(?:[_.][a-z0-9]+)+\b)"
+_OPTION = r"(?:--[a-z][\w-]+|`[\w.-]+`|'[\w.-]+'|\b(?!torch\.)[a-z]+(?:[_.](?!so\b)[a-z0-9]+)+\b)"
 _RULED = (
     r"(?:must|should|cannot|can't|can not|needs? to|has to|have to|required|not allowed|exclusive|not equal|divisible|"
     r"at least|invalid|unknown|not set|specif(?:y|ied)|provide|conflict)"
 )
 _REFUSAL = r"^(?:[\w.]+\.)?(?:Value|Assertion|Key|\w*Config\w*|Validation|Argument|NotImplemented)(?:Error|Exception): "
+_GETATTR = r'(?:\n?  File "[^"\n]{0,300}/torch/nn/modules/module\.py", line \d{0,9}, in __getattr__)?\Z'
+_OF_LIBRARY = (
+    r"\A(?:" + _GETATTR + r")|/(?:(?:site|dist)-packages|vllm|sglang|megatron|deepspeed|verl|mindspeed|slime|swift|"
+    r"nemo)/"
+    r"(?!torch/)[^\"\n]{0,300}\", line \d{0,9}, in [^\n]{0,100}" + _GETATTR
+)
+"""The innermost frame is a library's and not torch's, or an excerpt has left the traceback out."""
 SAME_MODEL = (
     "Load it into a model of the same configuration as the one that saved it: sizes, vocabulary, parallel "
     "sizes. Keys that begin with `module.` are DDP's. Save model.module.state_dict(), or strip them"
@@ -48,9 +57,12 @@ DEVICES = (
 OPTIONS = "Give the options that the message names values that fit: it says what must hold between them"
 
 
-def _words(id_: str, cause: str, pattern: str, confidence: float, means: str = "", fix: str = "") -> tuple[Row, ...]:
+def _words(
+    id_: str, cause: str, pattern: str, confidence: float, means: str = "", fix: str = "", *, trace: str = ""
+) -> tuple[Row, ...]:
     cells = (id_, "", f"(?i){pattern}", confidence, means)
-    return table("any library's words for it", WEAK, cause, [cells], scope=Scope.EXCEPTION, fix=fix)
+    made = table("any library's words for it", WEAK, cause, [cells], scope=Scope.EXCEPTION, fix=fix)
+    return tuple(replace(row, trace=trace) for row in made)
 
 
 def _pair(one: str, other: str, between: str = "[^.;!]{0,80}?") -> str:
@@ -74,9 +86,11 @@ ROWS = (
             r".{0,40}?\b(?:memory|blocks)", 0.6),
     *_words("words-version", "environment-mismatch",
             _pair(_VERSION, _APART, ".{0,60}?") + r"|\b(?:please |must |need to |try )(?:re)?(?:install|upgrade|update|"
-            r"downgrade|rebuild)\b|\bpip3? install\b", 0.6, "two installed packages do not fit each other"),
+            r"downgrade|rebuild)\b|\bpip3? install\b|\b(?:has|have|was) not (?:been )?(?:built|compiled)\b|"
+            r"^\S*Pydantic(?:User|Import)Error|\bdescriptors cannot\b|backend extension|\bAVX\b", 0.6,
+            "two installed packages do not fit each other"),
     *_words("words-model", "environment-mismatch",
-            r"\b(?:unrecognized|unknown|unsupported) (?:model|architecture|processor|quantization)|"
+            r"\b(?:unrecognized|unknown|unsupported) (?:model|configuration class|architecture|processor|quantization)|"
             r"\bmodel (?:type|architecture)s?\b.{0,80}\b(?:not supported|unknown|unrecognized)", 0.6,
             "this version of the library does not know the model"),
     *_words("words-hardware", "environment-mismatch", _pair(rf"\b{_DEVICE}\b", _UNFIT), 0.6,
@@ -86,8 +100,18 @@ ROWS = (
     *_words("words-checkpoint", "checkpoint-unreadable",
             _pair(rf"\b{_SAVED}\b", r"(?:mismatch|not equal|n[o']t match|corrupt|incomplete|truncated|"
                                     r"different (?:number|size|world))"), 0.6, "", SAME_MODEL),
+    *_words("words-import", "missing-module",
+            r"^\S*ImportError: |\b(?:must|to|should) be installed\b|\bnot found\b.{0,60}\binstalled\b", 0.55,
+            "a package or a program that it needs is not there"),
     *_words("words-option", "bad-launch-arguments", rf"{_REFUSAL}.{{0,120}}?(?:{_pair(_OPTION, _RULED)})", 0.55,
             "the program refuses an option", OPTIONS),
+    *_words("words-config", "bad-launch-arguments", r"^(?:[\w.]+\.)?(?:\w*Config\w*|Usage)(?:Error|Exception)\b", 0.55,
+            "the program refuses its configuration", OPTIONS),
+    *_words("words-combination", "bad-launch-arguments",
+            rf"{_REFUSAL}.{{0,160}}?(?:\b{_UNFIT}\b|\bonly .{{0,40}}\b(?:supported|compatible)\b|"
+            r"\b(?:not|in)[ -]?compatible\b|"
+            r"\bexclusive\b|\bconflict)", 0.55,
+            "the library does not take what its options ask for together", OPTIONS, trace=_OF_LIBRARY),
     *_words("words-address", "name-resolution",
             r"(?:unable|failed|could not|cannot)\b.{0,20}\b(?:get|resolve|look up)\b.{0,20}\b(?:host|address|name)",
             0.55),
@@ -110,8 +134,19 @@ OF_TRACE = (
             "Then `python -m pip install '{package}==VERSION'`",
         trace=r"/(?:site|dist)-packages/\w+/(?:cli|commands|cmd)/[^\"\n]{0,300}\", line \d{0,9}, in [^\n]{0,100}\Z"),
     Row("library-attribute", "environment-mismatch", WEAK, "CPython Objects/object.c, of a library's class",
-        needs=("",), pattern=r"^\S*AttributeError: (?:type object )?'[A-Z]\w+' object has no attribute|"
+        needs=("",), pattern=r"^\S*AttributeError: '(?!NoneType)[A-Z]\w+' object has no attribute|"
                              r"^\S*AttributeError: type object '[A-Z]\w+' has no attribute", confidence=0.6,
         means="a library asks another one for what its installed version has not", scope=Scope.EXCEPTION, fix=RELEASES,
-        trace=r"/(?:site|dist)-packages/[^\"\n]{0,300}\", line \d{0,9}, in [^\n]{0,100}\Z"),
+        trace=_OF_LIBRARY),
+    Row("library-signature", "environment-mismatch", WEAK, "CPython Objects/call.c: a method whose caller is not shown",
+        needs=("TypeError: ",),
+        pattern=r"TypeError: [A-Z]\w+\.\w+\(\) (?:got an unexpected keyword argument|missing \d+ required positional)",
+        confidence=0.6, means="in most cases a library calls it so, and the installed versions of the two do not fit",
+        scope=Scope.EXCEPTION, fix=RELEASES, trace=r"\A\Z"),
+    Row("library-model", "environment-mismatch", WEAK, "transformers models/auto, vLLM and SGLang model loaders",
+        needs=("KeyError: ",), pattern=r"^\S*KeyError: ", confidence=0.6,
+        means="this version of the library does not know the model, or names its weights otherwise",
+        scope=Scope.EXCEPTION, fix=RELEASES,
+        trace=r"/(?:transformers/models/auto/[^\"\n]{0,200}\", line \d{0,9}, in [^\n]{0,100}|"
+              r"(?:vllm|sglang)/[^\"\n]{0,200}\", line \d{0,9}, in load_\w{0,30})\Z"),
 )  # fmt: skip
