@@ -117,7 +117,8 @@ ROWS = (
         [("compiler", "fatal error: |nvcc fatal|ptxas fatal|Command '['|error: command '|libcuda.so cannot|"
                       "subprocess-exited-with|ailed building wheel|ailed to build",
          r"fatal error: \S{1,200}\.h(?:pp)?: No such file|(?:nvcc|ptxas) fatal +:|libcuda\.so cannot found|"
-         r"(?:Command '\[|error: command )'(?:/\S{1,200}/)?(?:gcc|g\+\+|cc|c\+\+|clang\S*|nvcc|hipcc|ninja|cmake|"
+         r"(?:Command '\[|error: command )'(?:which', ')?(?:/\S{1,200}/)?(?:gcc|g\+\+|cc|c\+\+|clang\S*|nvcc|hipcc|"
+         r"ninja|cmake|"
          r"ptxas)\S*'|"
          r"subprocess-exited-with-error|Failed building wheel|Failed to build installable wheels", 0.75,
          "a kernel or an extension could not be compiled here")],
@@ -255,8 +256,8 @@ ROWS = (
          r"Unable to JIT load the|Failed to find C compiler|Error compiling objects for extension", 0.75),
         ("illegal-hardware", "llegal instruction", r"\bIllegal instruction\b", 0.6,
          "a library was built for another processor", "segfault-native"),
-        ("module-attribute", "AttributeError: module|' has no attribute '|object has no attribute '_",
-         r"AttributeError: module '[\w.]+' has no attribute|\bmodule '[\w.]+' has no attribute '|"
+        ("module-attribute", "'_OpNamespace' |AttributeError: module|' has no attribute '|object has no attribute '_",
+         r"AttributeError: (?:module '[\w.]+' has no attribute|'_OpNamespace' )|\bmodule '[\w.]+' has no attribute '|"
          r"'\w*(?:DistributedDataParallel|Tensor|Parameter|DataLoader\w*|Optimizer|ProcessGroup\w*)' object has no "
          r"attribute '_[a-z]", 0.68,
          "the installed package has another version than the program expects"),
@@ -301,6 +302,15 @@ ROWS = (
          "vLLM's sleep mode needs another allocator than the variable asks for")],
         scope=RAISED,
         fix="Unset PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF (expandable_segments:True) for these processes",
+    ),
+    *table(
+        "TransformerEngine common/, cuDNN's frontend, cuBLAS: no kernel for these shapes and types on this GPU", ROOT,
+        "environment-mismatch",
+        [("kernel-unsupported", "in function nvte_|_STATUS_NOT_SUPPORTED|valid execution plan|suitable cuBLAS",
+          r"in function nvte_\w{1,60}: |CU(?:BLAS|DNN)_STATUS_NOT_SUPPORTED|No valid execution plans?|"
+          r"suitable cuBLAS", 0.6,
+          "this release of the library has no kernel for that call on this GPU", "program-exception")],
+        scope=RAISED,
     ),
     *table(
         "CPython importlib, importlib.metadata, transformers utils/import_utils.py", ROOT, "missing-module",
@@ -627,7 +637,7 @@ ROWS = (
          r"[Aa] daemon .{0,60}failed to start"),
         ("pdsh-255", "pdsh@|exited with exit code", r"(?:ssh|rsh) exited with exit code|pdsh@")],
     ),
-    Row("process-limit", "program-exception", role=WEAK,
+    Row("process-limit", "limit-too-small", role=WEAK,
         source="errno 11 EAGAIN of fork(2) and pthread_create(3): CPython, OpenBLAS, libgomp, libomp, bash",
         needs=("temporarily unavailable", "start new thread", "thread_create failed", "System error #11"),
         pattern=r"can't start new thread|pthread_create failed|(?:fork|[Tt]hread creation failed|^thread|System "

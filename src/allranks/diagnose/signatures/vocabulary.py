@@ -29,6 +29,7 @@ _TOO_FEW = r"(?:not enough|insufficient|fewer than|less than|exceeds?|no availab
 _UNITS = r"(?:[GNXHT]PUs?|accelerators?|devices?|nodes?|bundles?|resources?)"
 _DEVICE_MEMORY = r"(?:[GNXHT]PU|CUDA|HBM|VRAM|KV|cache|device)"
 _SAVED = r"(?:checkpoints?|ckpt|state[_ ]dict|weights?|shards?|safetensors)"
+_FILE = r"\b(?:files?|checkpoints?|folder|directory|path)\b"
 _OPTION = r"(?:--[a-z][\w-]+|`[\w.-]+`|'[\w.-]+'|\b(?!torch\.)[a-z]+(?:[_.](?!so\b)[a-z0-9]+)+\b)"
 _RULED = (
     r"(?:must|should|cannot|can't|can not|needs? to|has to|have to|required|not allowed|exclusive|not equal|divisible|"
@@ -87,7 +88,9 @@ ROWS = (
     *_words("words-version", "environment-mismatch",
             _pair(_VERSION, _APART, ".{0,60}?") + r"|\b(?:please |must |need to |try )(?:re)?(?:install|upgrade|update|"
             r"downgrade|rebuild)\b|\bpip3? install\b|\b(?:has|have|was) not (?:been )?(?:built|compiled)\b|"
-            r"^\S*Pydantic(?:User|Import)Error|\bdescriptors cannot\b|backend extension|\bAVX\b", 0.6,
+            r"^\S*Pydantic(?:User|Import)Error|\bdescriptors cannot\b|backend extension|\bAVX\b|"
+            r"\bextension\b.{0,60}not found|\bSetup failed\b",
+            0.6,
             "two installed packages do not fit each other"),
     *_words("words-model", "environment-mismatch",
             r"\b(?:unrecognized|unknown|unsupported) (?:model|configuration class|architecture|processor|quantization)|"
@@ -98,8 +101,17 @@ ROWS = (
     *_words("words-devices", "cuda-device-unavailable", _pair(rf"\b{_UNITS}\b", _TOO_FEW), 0.6,
             "the program wants more devices or nodes than it is given", DEVICES),
     *_words("words-checkpoint", "checkpoint-unreadable",
+            r"\bcheckpoint\b.{0,40}\b(?:saved with|with (?:\w+ ){0,3}size)\b|" +
             _pair(rf"\b{_SAVED}\b", r"(?:mismatch|not equal|n[o']t match|corrupt|incomplete|truncated|"
                                     r"different (?:number|size|world))"), 0.6, "", SAME_MODEL),
+    *_words("words-file", "missing-file",
+            rf"^(?:[\w.]*(?:Files?|Dataset|Path)NotFound|\S*(?:Value|Assertion|OS|Runtime))(?:Error|Exception): "
+            rf".{{0,120}}?"
+            rf"(?:\bno (?:available |valid |supported |\(supported\) )?(?:data )?{_FILE}|\b(?:unable|failed|could "
+            rf"?n[o']t|cannot|"
+            rf"can't)(?: to)? (?:find|locate) .{{0,40}}{_FILE}|{_FILE}.{{0,80}}\b(?:not found|(?:does(?: not|n't)|"
+            rf"not) exist))", 0.55,
+            "", "Run `ls -ld {path}` on every node. Correct the path, or bring what is missing to all nodes"),
     *_words("words-import", "missing-module",
             r"^\S*ImportError: |\b(?:must|to|should) be installed\b|\bnot found\b.{0,60}\binstalled\b", 0.55,
             "a package or a program that it needs is not there"),
