@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -31,7 +32,7 @@ def test_both_ends_of_a_connection(pair: tuple[socket.socket, socket.socket]) ->
     one, other = pair
     one.sendall(b"x" * 1000)
     assert other.recv(1000, socket.MSG_WAITALL) == b"x" * 1000
-    by_end = {found.local: found for found in connections(os.getpid())}
+    by_end = {found.local: found for found in connections({3: os.getpid()})[3]}
     sender, receiver = by_end[name(one.getsockname())], by_end[name(other.getsockname())]
     assert (sender.peer, receiver.peer) == (receiver.local, sender.local)
     assert (sender.queued, sender.retransmits, sender.connecting) == (0, 0, False)
@@ -39,5 +40,23 @@ def test_both_ends_of_a_connection(pair: tuple[socket.socket, socket.socket]) ->
     assert sender.acked in (1000, 1001)  # the SYN of who connected counts too
 
 
+def test_the_kernel_is_asked_once_for_all_ranks(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    dump = sockets.dump
+
+    def counting(protocol: int, kind: int, request: bytes, wanted: int) -> Iterator[bytes]:
+        asked.append(request[0])
+        return dump(protocol, kind, request, wanted)
+
+    monkeypatch.setattr(sockets, "dump", counting)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=pair[1]) as other:
+        found = connections({3: os.getpid(), 4: other.pid})
+        other.communicate()
+    assert asked == [socket.AF_INET, socket.AF_INET6]
+    assert set(found) == {3, 4} and [one.local for one in found[4]] == [name(pair[1].getsockname())]
+
+
 def test_strangers_have_none() -> None:
-    assert connections(2**22) == ()
+    assert connections({3: 2**22}) == {}

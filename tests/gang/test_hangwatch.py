@@ -213,6 +213,19 @@ def test_ranks_whose_groups_give_up_sooner_are_looked_at_before() -> None:
     assert "hang" in concluded[0], concluded
 
 
+def test_a_hang_after_a_long_step_is_looked_at_before_the_groups_give_up() -> None:
+    drive = Hang()
+    drive.roster.spec = replace(drive.roster.spec, limits=replace(drive.roster.spec.limits, hang_timeout=600.0))
+    drive.compares = False  # with its log: this limit is of no rank
+    drive.roster.note_limit(100.0)
+    for seconds in (50, 35):
+        assert any(action.startswith("stacks>") for action in drive.quiet(seconds))
+        drive.answer(h0=LOADS, h1=LOADS, h2=LOADS)
+    assert drive.quiet(0.2) == ["note"], "no rank waits for others"
+    drive.since = drive.now + 5  # they go on
+    assert drive.quiet(54) == [] and drive.quiet(1)[0] == "hang-suspected"
+
+
 def test_a_limit_of_the_groups_that_is_longer_changes_nothing() -> None:
     drive = Hang()
     drive.compares = False  # with its log: this limit is of no rank

@@ -118,7 +118,7 @@ def sample(
     """Sample ranks; `word` (look, see, dump) is what flight recorders are asked for, `signalled` have had their signal.
 
     With a dump, NCCL's word on the whole job too, where it has one. What a run does is seen `for_person` without a
-    signal, and kept in files only with a dump. `native`: of each rank the frames below Python.
+    signal and without connections, and kept in files only with a dump. `native`: of each rank the frames below Python.
     """
     answers = Asking(ranks, node_dir, word).answers() if word else {}
     samples: Dict[int, StackSample] = {}
@@ -134,11 +134,12 @@ def sample(
         samples[rank] = one._replace(rank=rank, silent=one.silent and answer.silent)
     if word != "look" and not for_person:
         _signal_blind(samples, ranks, node_dir, signalled)
+    sockets = {} if for_person else connections({rank: process.pid for rank, process in ranks.items()})
     for rank, one in samples.items():
         is_kept = word == "dump" or not for_person
         if is_kept and one.how in ("asked", "py-spy"):  # the handler of the signal writes there itself
             append(NodeFiles(node_dir).stacks(rank), (one.text + "\n").encode("utf-8", "replace"))
-        samples[rank] = with_process_facts(one, ranks[rank].pid)
+        samples[rank] = with_process_facts(one, ranks[rank].pid)._replace(sockets=sockets.get(rank, ()))
         if rank in answers:
             recorder = {key: value for key, value in answers[rank].items() if key != "stacks"}
             samples[rank] = samples[rank]._replace(recorder=recorder, counted=counted(recorder))
@@ -218,7 +219,7 @@ def with_process_facts(one: StackSample, pid: int) -> StackSample:
     wchan = read_text("/proc/%d/wchan" % pid)
     if wchan not in ("", "0"):
         one = one._replace(wchan=wchan)
-    return one._replace(file=_file_in_read(pid), sockets=connections(pid))
+    return one._replace(file=_file_in_read(pid))
 
 
 def _file_in_read(pid: int) -> str:

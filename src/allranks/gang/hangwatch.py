@@ -279,7 +279,7 @@ class HangWatch:
         told = [self._tell_look(suspicion, suspicion.since, now)] if suspicion.is_wanted else []
         if _collectives_moved(suspicion):
             return [*told, *self._go_on(suspicion, now)]
-        self._rest_until = now + roster.spec.limits.hang_timeout
+        self._rest_until = now + self._limit()
         names = roster.node_of_rank()
         quiet = now - suspicion.since
         hang, at_work = self._attribute(suspicion, names, quiet)
