@@ -141,7 +141,7 @@ def gang(nodes: int, env: Mapping[str, str] | None = None) -> list[str]:
 
 
 def run(place: Path, limit: float, kind: str, *options: str, nodes: int = 2, env: Mapping[str, str] | None = None,
-        source: Path = ROOT / "src") -> Launched:  # fmt: skip
-    """`allranks run` of the program of the parts."""
+        source: Path = ROOT / "src", program: str = "gpu.py") -> Launched:  # fmt: skip
+    """`allranks run` of the program of the parts, or of another one."""
     return ask(place, limit, "run", *gang(nodes, env), "--runs-dir", str(place / "runs"), *options, "--",
-               str(PROGRAMS / "gpu.py"), *kind.split(), source=source)  # fmt: skip
+               str(PROGRAMS / program), *kind.split(), source=source)  # fmt: skip

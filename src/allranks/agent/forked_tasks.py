@@ -209,6 +209,8 @@ def _run_in_child(function: Callable[[], object], write_end: int) -> NoReturn:
         answer: JsonObject = {}
         try:
             answer["result"] = encode(function())
+        except DecodeError as error:  # what was asked has no answer, and says why
+            answer["error"] = str(error)
         except Exception as error:
             log_traceback()
             answer["error"] = "%s: %s" % (type(error).__name__, error)
