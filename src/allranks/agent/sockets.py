@@ -79,9 +79,9 @@ def _of_ranks(pids: Mapping[int, int]) -> Iterator[Tuple[int, RankSocket]]:
         try:
             for message in dump(NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, request, SOCK_DIAG_BY_FAMILY):
                 fields = _MESSAGE.unpack_from(message)
-                rank = owners.get(str(fields[_INODE]))
-                if rank is not None:
-                    yield rank, _read(family, message, fields)
+                owner = owners.get(str(fields[_INODE]))
+                if owner is not None:
+                    yield owner, _read(family, message, fields)
         except (OSError, struct.error):
             continue
 
