@@ -126,6 +126,34 @@ def test_a_failing_program_is_described_without_what_lies_beside_it(
     assert json.loads(reports.recv(1 << 16))["event"] == "raised"
 
 
+PLACED = """
+import sys
+runner = {"__name__": "runner"}
+exec(compile(open(sys.argv[1]).read(), "runner.py", "exec"), runner)
+before = set(sys.modules)
+for _ in range(2):
+    with runner["Library"]():
+        import collections.abc, importlib._bootstrap  # which packages put into sys.modules by themselves
+    print(sorted(before.symmetric_difference(sys.modules)))
+"""
+
+
+def test_modules_that_other_systems_have_are_not_looked_for_beside_the_program(tmp_path: Path) -> None:
+    """The library asks for them: traceback of Python 3.15 for `nt`."""
+    (tmp_path / "winreg.py").write_text("print('theirs')")
+    code = PLACED.partition("before")[0] + "with runner['Library']():\n    import winreg"
+    words = [sys.executable, "-c", code, str(RUNNER)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND)
+    assert not done.stdout and "ModuleNotFoundError: No module named 'winreg'" in done.stderr
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=name_of)
+def test_what_a_package_puts_into_sys_modules_goes_and_comes_with_it(python: str) -> None:
+    words = [python, "-I", "-S", "-c", PLACED, str(RUNNER)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=BOUND)
+    assert (done.stdout, done.stderr) == ("[]\n[]\n", "")
+
+
 def test_what_the_program_has_imported_under_a_name_of_the_library_stays_and_is_not_used(
     tmp_path: Path, reports: socket.socket
 ) -> None:
@@ -210,3 +238,11 @@ def test_looking_at_an_interpreter_imports_nothing_of_the_working_directory(tmp_
     done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert "lacks=" in done.stdout and "absent" in done.stdout
     assert log.read_text() == ""
+
+
+def test_a_free_threaded_build_is_told_by_its_version() -> None:
+    """As CPython words it (Python/getversion.c)."""
+    for words, version in (("free-threading build ", "t"), ("experimental free-threading build ", "t"), ("", "")):
+        told = f"import sys\nsys.version = '3.14.2 {words}(main, Dec  5 2025) [GCC 14]'\n" + QUESTION
+        done = subprocess.run([sys.executable, "-c", told, ""], capture_output=True, text=True, timeout=BOUND)
+        assert f"version={'.'.join(map(str, sys.version_info[:3]))}{version}\t" in done.stdout

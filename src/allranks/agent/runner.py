@@ -226,7 +226,8 @@ def fresh_main(script: Optional[str]) -> None:
         names["__annotations__"] = {}
     if script is None:  # runpy adds the rest
         names["__loader__"] = sys.modules["_frozen_importlib"].BuiltinImporter
-        del names["__file__"], names["__cached__"]
+        del names["__file__"]
+        names.pop("__cached__", None)  # Python 3.15 has none
     else:
         names["__file__"] = script
         names["__loader__"] = type(names["__loader__"])("__main__", script)
@@ -274,7 +275,11 @@ def run() -> None:
     failure: Optional[BaseException] = None
     try:
         if code is not None:
-            exec(code, sys.modules["__main__"].__dict__)
+            try:
+                exec(code, sys.modules["__main__"].__dict__)
+            finally:
+                if sys.version_info >= (3, 14):
+                    forget_file()
         else:
             import runpy  # as the interpreter does for -m, and where it does
 
@@ -292,11 +297,16 @@ def run() -> None:
         display(failure, code is not None)
         fall_silent(failure)
     report_threads(int(failure is not None))
-    if code is not None:  # the interpreter takes these two away at this moment
-        sys.modules["__main__"].__dict__.pop("__file__", None)
-        sys.modules["__main__"].__dict__.pop("__cached__", None)
+    if code is not None:
+        forget_file()
     if failure is not None:
         raise failure  # and the interpreter ends as after any uncaught exception: exit code, SIGINT, atexit
+
+
+def forget_file() -> None:
+    """Take away what the interpreter does: before 3.14 only once the exception is shown, and not at SystemExit."""
+    for name in ("__file__", "__cached__"):
+        sys.modules["__main__"].__dict__.pop(name, None)
 
 
 def leave_module(leaving: SystemExit) -> None:
@@ -648,10 +658,10 @@ class Library:
 
     def __exit__(self, *_: object) -> None:
         sys.meta_path.remove(self)
-        for name in (*self.placed, *self.found):
-            module = sys.modules.pop(name, None)
-            if module is not None:
-                self.kept[name] = module
+        ours = {*self.placed, *self.found}
+        for name in list(sys.modules):  # collections of Python 3.14 has no file abc: it puts that there itself
+            if name in ours or name.rpartition(".")[0] in ours:
+                self.kept[name] = sys.modules.pop(name)
         sys.modules.update(self.hidden)
         self.lock.release()
 
@@ -659,9 +669,13 @@ class Library:
         self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
         """Find a module of the library before the other finders can find one of its name."""
-        spec = find_standard(name, path) if _thread.get_ident() == self.thread else None
+        if _thread.get_ident() != self.thread:
+            return None
+        spec = find_standard(name, path)
         if spec is not None:
             self.found.append(name)
+        elif name in getattr(sys, "stdlib_module_names", ()):  # what other systems alone have, as `nt`
+            raise ModuleNotFoundError("No module named %r" % name, name=name)
         return spec
 
 
