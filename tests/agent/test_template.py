@@ -120,6 +120,14 @@ def test_no_rank_is_forked_where_the_program_would_notice(place: Path, library: 
     assert "the program ran" not in ended.stdout
 
 
+def test_the_open_file_of_a_mapped_library_keeps_no_rank_from_being_forked(place: Path) -> None:
+    """As libffi keeps its own one where it maps its callbacks from there."""
+    mapped = "next(line.split()[-1] for line in open('/proc/self/maps') if 'libc.so' in line and ' r-xp ' in line)"
+    install(place, library=f"import os\nfd = os.open({mapped}, os.O_RDONLY)")
+    ended = run(place, "import library, os\nprint(os.readlink('/proc/self/fd/%d' % library.fd))", "library")
+    assert (ended.returncode, ended.stderr) == (0, "") and "libc.so" in ended.stdout
+
+
 def test_random_numbers_of_each_rank_are_its_own(place: Path) -> None:
     """numpy draws its seed when it is imported, as torch does (tests/local/test_template.py)."""
     program = "import numpy, random\nprint(numpy.random.random(), random.random())"

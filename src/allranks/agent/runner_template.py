@@ -142,7 +142,7 @@ def preload(names: List[str], modules: Dict[str, str], runner: Type[Known]) -> N
     check_modules(modules, runner)
     if len(sys._current_frames()) > 1:
         raise Unfit("what it imports starts a Python thread")
-    opened = open_files() - descriptors
+    opened = open_files() - descriptors - open_libraries()
     if opened:
         raise Unfit("what it imports leaves %s open" % describe_file(min(opened)))
     if os.getcwd() != place:
@@ -206,6 +206,14 @@ def check_modules(modules: Dict[str, str], runner: Type[Known]) -> None:
 def open_files() -> set[int]:
     """Return the descriptors that are open."""
     return {int(name) for name in os.listdir("/proc/self/fd") if os.path.lexists("/proc/self/fd/" + name)}
+
+
+def open_libraries() -> set[int]:
+    """Return the descriptors of mapped libraries. The library libffi maps parts of its own file from one for callbacks
+    (src/tramp.c): with some builds of it `import ctypes` opens that, and a rank shares nothing by it but the file."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        mapped = {line.split(None, 5)[-1].rstrip("\n") for line in maps if " r-xp " in line}
+    return {fd for fd in open_files() if describe_file(fd) in mapped}
 
 
 def describe_file(fd: int) -> str:
