@@ -62,6 +62,8 @@ import sys
 sys.path[:] = [p for p in sys.path if p]
 import os
 out = {"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable}
+if "free-threading build" in sys.version:
+    out["version"] += "t"
 def find(name):
     for finder in sys.meta_path:
         find_spec = getattr(finder, "find_spec", None)

@@ -110,7 +110,7 @@ class Memory(NamedTuple):
 class Interpreter(NamedTuple):
     """The training interpreter: where it is and which rule chose it, then what it says of itself, or why nothing.
 
-    `torch` None: absent. `ray` is read for --ray alone.
+    `version` of a free-threaded build ends with "t". `torch` None: absent. `ray` is read for --ray alone.
     `lacks`: needed modules that it does not have. `searched`: the PATH where it is missing.
     `syntax`: why it cannot compile the script, with the line.
     """
