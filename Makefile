@@ -129,12 +129,14 @@ test-install: $(VENV)/.release
 	$(PYTEST) tests/install/test_packages.py
 
 # The wheel under each Python that is supported on the controller, and each as the interpreter of nodes: those of pyenv
-# and of PATH.
+# and of PATH, or those of PYTHONS, a list of paths: these run the programs of the runner's tests too.
+PYTHONS ?=
 test-pythons: $(VENV)/.release
-	$(PYTEST) -rs tests/install/test_pythons.py
+	ALLRANKS_TEST_PYTHONS="$(PYTHONS)" $(PYTEST) -rs tests/install/test_pythons.py \
+	  $(if $(PYTHONS),tests/agent/test_runner.py tests/agent/test_runner_imports.py)
 
 # A small training run, a hang, a collective test and a check with each release of torch in TORCH. One that is not in
-# $(VENV) takes 5 GB, as CUDA's libraries are part of it.
+# $(VENV) takes 5 GB, as CUDA's libraries are part of it. The path of an interpreter with torch stands for a release too.
 TORCH ?= 2.13.0
 test-torch: $(VENV)/.release
 	ALLRANKS_TEST_TORCH="$(TORCH)" $(PYTEST) -rs tests/install/test_torch.py

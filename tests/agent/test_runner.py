@@ -1,8 +1,8 @@
 """The runner is invisible: programs are run by plain Python and through the runner, and nothing may differ.
 
 Compared are stdout and stderr as one stream (so their order too), and the exit status. The features are
-switched on by the environment in both runs, so that os.environ is equal as well. ALLRANKS_TEST_PYTHONS=all
-takes every interpreter at hand, else the oldest and the newest are taken, and in the slow tests the tests' own."""
+switched on by the environment in both runs, so that os.environ is equal as well. With ALLRANKS_TEST_PYTHONS
+(tests/interpreters.py) every interpreter is taken, else oldest and newest, and in the slow tests the tests' own."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from tests.hosts.waiting import BOUND
-from tests.interpreters import interpreters
+from tests.interpreters import GIVEN, interpreters
 
 from allranks.protocol.command_words import read_command
 
@@ -30,7 +30,7 @@ RUNNER = HERE.parent.parent / "src/allranks/agent/runner.py"
 
 def chosen(usable: list[str]) -> list[Any]:
     """The oldest and the newest; the tests' own, where it lies between them, repeats what those show."""
-    if os.environ.get("ALLRANKS_TEST_PYTHONS") == "all":
+    if GIVEN:
         return usable
     ends = sorted({usable[0], usable[-1]}, key=usable.index)
     own = pytest.param(sys.executable, marks=pytest.mark.slow)
@@ -228,13 +228,12 @@ def outcomes() -> Iterator[Any]:
     another.
     """
     unmarked = [python for python in PYTHONS if isinstance(python, str)]
-    every = "ALLRANKS_TEST_PYTHONS" in os.environ
     for flags, program in CASES:
         subject = program.removeprefix("-m ").replace(".py", "")
         chosen_one = unmarked[(sum(subject.encode()) + program.startswith("-m")) % len(unmarked)]
         for python in PYTHONS:
             path = python if isinstance(python, str) else python.values[0]
-            marks = [] if every or python == chosen_one else [pytest.mark.slow]
+            marks = [] if GIVEN or python == chosen_one else [pytest.mark.slow]
             yield pytest.param(flags, program, path, marks=marks, id=f"{flags} {program}-{name_of(path)}")
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.install.packages import FAIL, TELL, Packages, agents_of, call, environment_of, run
 from tests.interpreters import Version, interpreters
 
-ON_CONTROLLER = [(3, minor) for minor in range(10, 14)]
-ON_NODES = [(3, minor) for minor in range(8, 14)]
+ON_CONTROLLER = [(3, minor) for minor in range(10, 16)]
+ON_NODES = [(3, minor) for minor in range(8, 16)]
 
 
 def name_of(version: Version) -> str:
