@@ -28,6 +28,7 @@ attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 os.environ["NCCL_HOSTID"] = f"virtual-{rank}"
 cuda = torch.cuda.is_available()
 device = torch.device("cuda", 0) if cuda else torch.device("cpu")
+WIDTH = 1024 if cuda else 64  # without a GPU the flow is tried, beside other work
 
 
 def go_wrong() -> None:
@@ -52,7 +53,7 @@ def go_wrong() -> None:
 def step(number: int) -> torch.Tensor:
     """One step on this rank: forward, back, the gradients of all."""
     optimizer.zero_grad()
-    loss: torch.Tensor = model(torch.randn(64, 1024, device=device)).square().mean()
+    loss: torch.Tensor = model(torch.randn(64, WIDTH, device=device)).square().mean()
     loss.backward()
     optimizer.step()
     time.sleep(0.05)
@@ -63,8 +64,10 @@ def step(number: int) -> torch.Tensor:
 
 if cuda:
     torch.cuda.set_device(device)
+else:
+    torch.set_num_threads(1)
 dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT)
-layers = [torch.nn.Linear(1024, 1024) for _ in range(4)]
+layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(4)]
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).to(device))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 profiler = torch.profiler.profile() if KIND == "profile" else None

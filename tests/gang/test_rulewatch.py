@@ -106,6 +106,15 @@ def test_no_step_comes_for_too_long_after_the_first() -> None:
     assert found.message == "no rank has shown a step for 10s, and rank 0 is at step 7 (on h1)"
 
 
+def test_a_metric_that_no_rank_writes_is_warned_of_once() -> None:
+    times = {float(now): now for now in range(300)}
+    (found,) = steps(watch("loss=nan"), times)
+    assert (found.status, found.where.rank) == ("warn", None)
+    assert found.message == "no rank has written a metric loss in 100 steps, so --fail-on 'loss=nan' can't hold"
+    late = watch("loss=nan")
+    assert shown(late, 1, [2.5]) == [] and steps(late, times) == [], "another rank writes it"
+
+
 def test_output_that_matches() -> None:
     pytest.importorskip("regex")
     one = watch("output:CUDA .*error")

@@ -45,12 +45,17 @@ from allranks.text import format_duration, format_number
 # -- Rules of --fail-on ------------------------------------------------------------------------------------------------
 
 RATE_STEPS = 20  # over which a rate is taken, and which a rank makes before its rate is compared
+UNWRITTEN_STEPS = 100  # of a rank, after which a rule of a metric that no rank has written is warned of
 MOST_RATES = 3600  # of a rank, one a second, whose median counts
 LOST = ("nan", "inf", "infinity", "-inf", "-infinity")
 REMEDY = {
     "": "see what each rank does with `allranks stacks`, or in evidence/stacks of the run",
     RATE: "see `allranks top` and the warnings of the run for the rank that slows it",
 }
+UNWRITTEN = (
+    "write it as a key of JSON lines to $ALLRANKS_OUTPUT_DIR/rank_00_metrics.jsonl, or watch what ranks print with "
+    "--fail-on output:PATTERN"
+)
 OF_VALUE = "go back to the last checkpoint before it, with a lower learning rate or without that batch"
 
 
@@ -79,7 +84,9 @@ class RuleWatch:
         self._records: dict[tuple[FailRule, int], RankRecord] = {}
         self._moved: dict[int, tuple[int, float]] = {}  # each rank's step, and when it came
         self._said: set[FailRule] = set()
-        self._found: list[tuple[int, Finding]] = []
+        self._first_steps: dict[int, int] = {}
+        self._unwritten: set[FailRule] = set()  # rules that were warned of
+        self._found: list[tuple[int | None, Finding]] = []
 
     def metrics(self, rank: int, row: JsonObject, step: int | None, now: float) -> None:
         """Look at a line of a rank's metrics."""
@@ -123,12 +130,24 @@ class RuleWatch:
         for rank, status in ranks.items():
             if status.step is not None and self._moved.get(rank, (None, 0.0))[0] != status.step:
                 self._moved[rank] = (status.step, now)
+                self._first_steps.setdefault(rank, status.step)
         for rule in self._rules:
             if rule.of_median:
                 for rank, (step, _) in self._moved.items():
                     self._rate(rule, rank, step, now)
-            elif not rule.name and not rule.pattern and self._moved:
+            elif rule.name:
+                self._warn_where_unwritten(rule)
+            elif not rule.pattern and self._moved:
                 self._no_step(rule, now)
+
+    def _warn_where_unwritten(self, rule: FailRule) -> None:
+        """Warn once of a metric that no rank writes: a loss that is only printed holds no rule."""
+        steps = max((step - self._first_steps[rank] for rank, (step, _) in self._moved.items()), default=0)
+        if steps < UNWRITTEN_STEPS or rule in self._unwritten or any(known == rule for known, _ in self._records):
+            return
+        self._unwritten.add(rule)
+        words = f"no rank has written a metric {rule.name} in {steps} steps, so --fail-on {rule.text!r} can't hold"
+        self._found.append((None, Finding(METRIC_RULE, "warn", words, UNWRITTEN, check=METRIC_RULE)))
 
     def _no_step(self, rule: FailRule, now: float) -> None:
         newest = max(at for _, at in self._moved.values())
@@ -175,9 +194,11 @@ class RuleWatch:
         """Give what was found since the last call, each with its node."""
         found = [
             finding._replace(
-                message=f"{finding.message} (on {nodes[rank]})" if rank in nodes else finding.message,
-                where=Where(node=nodes.get(rank), rank=rank),
+                message=f"{finding.message} (on {nodes[rank]})",
+                where=Where(node=nodes[rank], rank=rank),
             )
+            if rank is not None and rank in nodes
+            else finding
             for rank, finding in self._found
         ]
         self._found.clear()
