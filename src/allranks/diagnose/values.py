@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 from allranks.plan.interfaces import HOST_LOCAL
 
@@ -73,16 +74,20 @@ _PATTERNS: Mapping[str, tuple[str, ...]] = {
     ),
     "mtu": (r"\bmtu[= ](?P<v>\d{3,5})",),
 }  # fmt: skip
-_COMPILED = {name: tuple(map(re.compile, patterns)) for name, patterns in _PATTERNS.items()}
 _NO_VALUE = frozenset(
     {"the", "a", "to", "of", "is", "in", "has", "was", "python", "name", "path", "file", "/dev/null"}
 ) | frozenset({"ssh", "scp", "rsync", "bash", "pdsh"})
 
 
+@cache
+def _compiled(name: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(map(re.compile, _PATTERNS.get(name, ())))
+
+
 def find_value(name: str, texts: Iterable[str]) -> str | None:
     """Find a value in the texts: by the first pattern that fits one of them."""
     lines = list(texts)
-    for pattern in _COMPILED.get(name, ()):
+    for pattern in _compiled(name):
         for match in (match for text in lines for match in pattern.finditer(text)):
             value = match["v"].rstrip(".,:;")
             if value and value.lower() not in _NO_VALUE:

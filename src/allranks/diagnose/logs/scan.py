@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import accumulate
 
 from ..signatures import KINDS, NEEDS, VARIABLE, site
@@ -51,7 +52,15 @@ def _without_digits(word: bytes) -> bytes:
 
 
 ENDS = tuple(k.encode() for k in KINDS)
-LITERALS = _least(_without_digits(need.encode()) for need in NEEDS)
+LITERALS = frozenset(_without_digits(need.encode()) for need in NEEDS)
+FEW = 500  # new shapes: with fewer, to leave literals out takes longer than to search all of them
+
+
+@cache
+def _least_literals() -> tuple[bytes, ...]:
+    return _least(LITERALS)
+
+
 PLAIN = tuple(
     w.encode()
     for w in (
@@ -85,9 +94,7 @@ class Filter:
         self._left: dict[bytes, int] = {}  # lines of each telling shape that are still kept
         self._silent: set[bytes] = set()
         self._new = 0
-        of_site = tuple(_without_digits(need.encode()) for row in site.rows() for need in row.needs)
-        self._literals = (*LITERALS, *of_site)
-        self._plain = (*PLAIN, *of_site)
+        self._of_site = tuple(_without_digits(need.encode()) for row in site.rows() for need in row.needs)
 
     def feed(self, block: bytes) -> None:
         """Take complete lines; `kept` grows by (number, line), counted from 0."""
@@ -112,13 +119,19 @@ class Filter:
         """Learn by the first line of each new shape whether it holds a literal."""
         new = {shape: line for shape, line in reversed(shaped) if shape not in self._left}
         texts = list(new.values())
-        telling = holding(texts, self._plain if self._new > CHATTY else self._literals)
         self._new += len(new)
+        telling = holding(texts, (*self._words(), *self._of_site))
         for at, (shape, line) in enumerate(new.items()):
             if at in telling or line.rstrip().endswith(ENDS):
                 self._left[shape] = KEEP
             else:
                 self._silent.add(shape)
+
+    def _words(self) -> Iterable[bytes]:
+        """Choose the literals to search for, by how many shapes have come."""
+        if self._new > CHATTY:
+            return PLAIN
+        return LITERALS if self._new < FEW else _least_literals()
 
     def _keep(self, number: int, line: bytes, shape: bytes) -> None:
         left = self._left.get(shape, 0)
