@@ -217,6 +217,9 @@ def _at_import() -> dict[tuple[str, int], list[tuple[str | bytes, int]]]:
     kernel_lines = sys.modules["allranks.kernel_lines"]
     for kind in kernel_lines.KINDS:
         kernel_lines.compiled(kind.pattern)
+    values = sys.modules["allranks.diagnose.values"]
+    for name in values.PATTERNS:
+        values.compiled(name)
     re.compile = original
     return compiled
 

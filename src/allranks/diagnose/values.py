@@ -12,7 +12,7 @@ _OF_CONTAINERS = rf"(?:{'|'.join(HOST_LOCAL)})"
 _NAME = r"[A-Za-z0-9][\w.-]{0,120}"
 _PATH = r"/[\w.@+~/-]{2,400}"
 # The first pattern that finds a value gives it. Each is tried on the line that tells first, then on the other lines.
-_PATTERNS: Mapping[str, tuple[str, ...]] = {
+PATTERNS: Mapping[str, tuple[str, ...]] = {
     "path": (
         r"(?:Is a directory|No such file or directory|Permission denied|Stale file handle|not found|Read-only file "
         r"system)"
@@ -80,14 +80,15 @@ _NO_VALUE = frozenset(
 
 
 @cache
-def _compiled(name: str) -> tuple[re.Pattern[str], ...]:
-    return tuple(map(re.compile, _PATTERNS.get(name, ())))
+def compiled(name: str) -> tuple[re.Pattern[str], ...]:
+    """Compile the patterns of a value when it is needed; empty where none is known."""
+    return tuple(map(re.compile, PATTERNS.get(name, ())))
 
 
 def find_value(name: str, texts: Iterable[str]) -> str | None:
     """Find a value in the texts: by the first pattern that fits one of them."""
     lines = list(texts)
-    for pattern in _compiled(name):
+    for pattern in compiled(name):
         for match in (match for text in lines for match in pattern.finditer(text)):
             value = match["v"].rstrip(".,:;")
             if value and value.lower() not in _NO_VALUE:

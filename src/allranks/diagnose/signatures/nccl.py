@@ -167,9 +167,11 @@ ROWS = (
          "the peer does not answer over EFA: it has ended, or its security group forbids"),
         ("efa-kernel", "efa_", r"\befa_\d{1,2}: Failed to", 0.6, "the kernel's driver of EFA refuses"),
         ("efa-none", "provider efa", r"provider efa output empty list", 0.6, "libfabric finds no EFA device here"),
-        ("rdma-transport", "remote transport: i|RDMA transport|RDMA devices found|retry counter exceeded|efa_rdm_|"
+        ("rdma-transport", "NIXL_ERR_|nixlBackend|remote transport: i|RDMA transport|RDMA devices found|retry "
+         "counter exceeded|efa_rdm_|"
          "addrinfo()",
-         r"init failed for remote transport: ib|install RDMA transport|No RDMA devices found|"
+         r"NIXL_ERR_BACKEND|nixlBackendError|init failed for remote transport: ib|install RDMA transport|No RDMA "
+         r"devices found|"
          r"(?i:transport retry counter exceeded)|efa_rdm_\w{1,60}\(\).{0,20}<warn> err: |OFI addrinfo\(\) failed", 0.75,
          "the fabric's own library found no device, or lost its peer"),
         ("ucx-transport", "ransport retry|endpoint timeout|RDMA_CM|ib_mlx5_log|no active messages transport|"
@@ -256,8 +258,9 @@ ROWS = (
     ),
     *table(
         "NCCL misc/socket.cc, ncclRemoteError what the surviving side says", CASCADE, "",
-        [("remote-closed", "losed by remote peer",
-         r"[Cc]onnection closed by remote peer(?: (?P<peer>[\w.:%-]+?)<\d+>)?"),
+        [("remote-closed", "losed by remote peer|REMOTE_DISCONNECT|RemoteDisconnectError",
+         r"NIXL_ERR_REMOTE_DISCONNECT|nixlRemoteDisconnectError|[Cc]onnection closed by remote peer(?: "
+         r"(?P<peer>[\w.:%-]+?)<\d+>)?"),
         ("remote-error", "ncclRemoteError|remote process exited",
          r"ncclRemoteError|remote process exited or there was a network error"),
         ("comm-aborted", "communicator was aborted|Abort COMPLETE", r"NCCL communicator was aborted|Abort COMPLETE"),

@@ -494,6 +494,8 @@ ROWS = (
         "Megatron arguments.py, vLLM config, verl workers: options that do not fit each other", ROOT,
         "bad-launch-arguments",
         [("not-divisible", "divisible", r"(?i)divisible by .{0,60}(?:parallel|possible batch size)", 0.65),
+        ("config-invalid", "validation error", r"validation errors? for \w*(?:Config|Args|Arguments|Settings)\b", 0.6,
+         "the program refuses its configuration"),
         ("option-values", "max_model_len|Please set at least one of '",
          r"User-specified max_model_len .* is greater than|Please set at least one of '", 0.85)],
         scope=RAISED, fix=OPTIONS,

@@ -30,7 +30,7 @@ _UNITS = r"(?:[GNXHT]PUs?|accelerators?|devices?|nodes?|bundles?|resources?)"
 _DEVICE_MEMORY = r"(?:[GNXHT]PU|CUDA|HBM|VRAM|KV|cache|device)"
 _SAVED = r"(?:checkpoints?|ckpt|state[_ ]dict|weights?|shards?|safetensors)"
 _FILE = r"\b(?:files?|checkpoints?|folder|directory|path)\b"
-_OPTION = r"(?:--[a-z][\w-]+|`[\w.-]+`|'[\w.-]+'|\b(?!torch\.)[a-z]+(?:[_.](?!so\b)[a-z0-9]+)+\b)"
+_OPTION = r"(?:--[a-z][\w-]+|`[\w.-]+`|'(?!NoneType)[\w.-]+'|\b(?!torch\.)[a-z]+(?:[_.](?!so\b)[a-z0-9]+)+\b)"
 _RULED = (
     r"(?:must|should|cannot|can't|can not|needs? to|has to|have to|required|not allowed|exclusive|not equal|divisible|"
     r"at least|invalid|unknown|not set|specif(?:y|ied)|provide|conflict)"
@@ -122,7 +122,7 @@ ROWS = (
     *_words("words-combination", "bad-launch-arguments",
             rf"{_REFUSAL}.{{0,160}}?(?:\b{_UNFIT}\b|\bonly .{{0,40}}\b(?:supported|compatible)\b|"
             r"\b(?:not|in)[ -]?compatible\b|"
-            r"\bexclusive\b|\bconflict)", 0.55,
+            r"\bexclusive\b|\bconflict|\bdivisible\b)", 0.55,
             "the library does not take what its options ask for together", OPTIONS, trace=_OF_LIBRARY),
     *_words("words-address", "name-resolution",
             r"(?:unable|failed|could not|cannot)\b.{0,20}\b(?:get|resolve|look up)\b.{0,20}\b(?:host|address|name)",
