@@ -416,13 +416,13 @@ def test_the_end_says_what_share_of_the_time_was_useful_and_where_the_rest_went(
         pytest.param(
             TimeLedger(100.0, start=4.0, without_steps=66.0, restart=30.0),
             2,
-            "unknown, no steps recognised (--step-pattern): 4.0 s start, 1 min 6 s in the program, 30.0 s restart",
+            "unknown, fewer than two steps recognised (--step-pattern): 4.0 s start, 1 min 6 s in the program, 30.0 s restart",
             id="it was tried again",
         ),
         pytest.param(
             TimeLedger(100.0, without_steps=40.0, hang=60.0),
             1,
-            "unknown, no steps recognised (--step-pattern): 40.0 s in the program, 1 min 0 s hang",
+            "unknown, fewer than two steps recognised (--step-pattern): 40.0 s in the program, 1 min 0 s hang",
             id="it hung",
         ),
         pytest.param(TimeLedger(100.0, useful=100.0, start=0.5), 1, "100 %", id="nothing was lost"),

@@ -49,7 +49,7 @@ class VictimShortener:
 
     def __init__(self) -> None:
         self._waiting: dict[Who, _Traceback] = {}
-        self._warned: set[Who] = set()
+        self._has_warned = False  # of the hostname: torch says it on every rank, and at any time
 
     def take(self, who: Who, text: str, now: float) -> list[str]:
         """Take a line, and return what can be displayed of its rank."""
@@ -60,8 +60,8 @@ class VictimShortener:
             if frame is not None:
                 return [] if int(frame[1]) else [FRAMES]
             if body.startswith("[W") and _HOSTNAME in body:
-                is_first = who not in self._warned
-                self._warned.add(who)
+                is_first = not self._has_warned
+                self._has_warned = True
                 return [HARMLESS] if is_first else []
             if body != HEADER:
                 return [text]

@@ -9,7 +9,7 @@ from allranks.runs.documents import TimeLedger
 from allranks.text import format_elapsed, format_percent
 
 LEAST = 0.01  # of the wall time: smaller parts are left out of the line
-UNKNOWN = "unknown, no steps recognised (--step-pattern)"
+UNKNOWN = "unknown, fewer than two steps recognised (--step-pattern)"
 
 
 class Part(NamedTuple):
