@@ -101,6 +101,17 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+# -- what a test must not change -----------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """On a busy machine all later tests of a worker that yields to others would starve, and their ranks with them."""
+    nice = os.nice(0)
+    yield
+    assert os.nice(0) == nice, f"{item.nodeid} has changed the priority of the tests' own process"
+
+
 # -- fuzzers -------------------------------------------------------------------------------------------
 
 

@@ -223,6 +223,8 @@ def _sample(processes: Dict[int, Process], node_dir: str, order: StacksOrder, si
 def _profile(processes: Dict[int, Process], node_dir: str, order: ProfileOrder) -> ProfiledMessage:
     from .profiling import profile
 
+    if order.is_end:
+        os.nice(10)  # of this task's own process: traces are packed, and the ranks come first
     return profile(processes, node_dir, order)
 
 

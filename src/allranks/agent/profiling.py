@@ -42,7 +42,6 @@ def _packed(rank: int, one: RankProfile, files: NodeFiles, number: int) -> RankP
         size = os.stat(plain).st_size
         if size > MOST_TRACE:
             return one._replace(error="its trace has %d MB, and %d travel" % (size >> 20, MOST_TRACE >> 20))
-        os.nice(10)  # this is a task's own process: the ranks come first
         remove_file(packed)
         made = os.open(packed, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with (
