@@ -1,4 +1,4 @@
-"""What a controller does for a run of N nodes grows as N does: counted in calls of functions, never in seconds.
+"""What a controller does for a run of N nodes, and what reads its logs, grows as N does: counted in calls of functions.
 
 Each of these grew as N². `python -m bench simulate` found them: with 4,096 nodes they were most of what it did.
 """
@@ -15,6 +15,7 @@ from tests.gang.test_gang import Drive
 from allranks.gang.channel import pipe_of
 from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.runs.directory import RunDirectory
+from allranks.runs.logdiagnosis import scan
 from allranks.runs.logs import LogWriter
 
 FEW = 60
@@ -88,3 +89,13 @@ def test_how_much_is_here_of_a_node_is_found_without_a_look_at_the_others(tmp_pa
 def test_what_pipes_hold_stays_below_what_a_user_may_have(nodes: int) -> None:
     assert pipe_of(nodes) >= 64 << 10
     assert pipe_of(nodes) == 64 << 10 or pipe_of(nodes) * nodes <= 32 << 20
+
+
+def test_reading_of_logs_grows_as_the_number_of_ranks(tmp_path: Path) -> None:
+    """The page of 1,024 nodes compared each of their 8,192 logs with each."""
+    logs = [tmp_path / f"rank_{rank}.log" for rank in range(TIMES * FEW)]
+    for log in logs:
+        log.write_text("step 1\n")
+    scan(logs)  # what is imported and compiled once
+    few = calls_of(lambda: scan(logs[:FEW]))
+    assert calls_of(lambda: scan(logs)) <= MOST * few

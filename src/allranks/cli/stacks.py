@@ -22,7 +22,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import RankStatus
 from allranks.runs.questions import NodeStacks, StacksAnswer, StacksQuestion, ask, controller_here
 from allranks.runs.regular import size_of
-from allranks.text import count_of, cut, format_elapsed, format_ranks, group, join_words, name_with, with_reason
+from allranks.text import count_of, cut, format_elapsed, format_ranks, group, join_names, join_words, name_with, with_reason
 
 from .chosen_run import find_run
 
@@ -113,8 +113,8 @@ def command(
     else:
         colour = shows_colour(sys.stdout)
         print("\n".join(lines_of(report, colour)))
-    for node, error in report.errors.items():
-        print(f"no stacks of {node}: {error}", file=sys.stderr)
+    for error, nodes in group(report.errors, report.errors.__getitem__).items():
+        print(f"no stacks of {join_names(nodes)}: {error}", file=sys.stderr)
     return code_if(bool(report.errors), NODE_FAILED)
 
 

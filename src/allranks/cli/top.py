@@ -22,7 +22,7 @@ from .chosen_run import find_run
 KEYS_AT_END = "q"
 FOOTER = "q ends this view, the run goes on"
 TICK = 0.25  # seconds between two looks at the window's size
-PRINTED_LINES = 10_000  # where standard output is not a terminal, nothing is left out
+PRINTED_LINES = 150  # where standard output is not a terminal: a hundred nodes whole, of more the worst
 PRINTED_WIDTH = 160
 
 

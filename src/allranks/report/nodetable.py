@@ -12,7 +12,7 @@ from allranks.text import count_of, cut, format_elapsed, format_percent, name_wi
 from .terminal import DIM, STATE_STYLES, clean, paint
 
 NODES_SHOWN = 32
-MOST_PRINTED = 256  # nodes with lines of their own outside of a window
+MOST_PRINTED = 256  # nodes with lines of their own in `status`
 LONGEST_GROUP = len("4,096 nodes")
 RULE = 72  # characters
 

@@ -17,7 +17,7 @@ from allranks.protocol.samples import NodeUsage
 from allranks.runs.documents import NodeStatus, RankStatus, RunProgress, RunReport
 from allranks.text import count_of, cut, format_percent, format_rate, format_time, plural
 
-from .nodetable import MOST_PRINTED, heading, label, node_line, styled, time_text, total_line
+from .nodetable import heading, label, node_line, styled, time_text, total_line
 from .sentences import event_line
 from .terminal import BAD, BOLD, BOLD_BAD, DIM, GOOD, STATE_STYLES, UNSURE, WARN, clean, paint
 
@@ -244,7 +244,6 @@ def node_lines(snapshot: TopSnapshot, progress: RunProgress, width: int, most: i
     if not nodes:
         return []
     shown = nodes
-    most = min(most, MOST_PRINTED)
     if len(nodes) > most:
         places = {id(node): place for place, node in enumerate(nodes)}
         worst = sorted(nodes, key=lambda node: (-_node_badness(node), -_lateness(node), places[id(node)]))[:most]

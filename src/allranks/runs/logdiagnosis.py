@@ -31,7 +31,7 @@ BLOCK = 64 << 10  # bytes read at once: what is made of them stays in a core's c
 PART = 64 << 20  # bytes a process takes; smaller logs are read here
 END = 64 << 10  # bytes at the end of a log that are kept as they are
 LONGEST = 1 << 20  # bytes of a line without an end: its beginning is enough
-MOST_FILES = 4096
+MOST_FILES = 1 << 17  # 4,096 nodes of 8 ranks have 36,864 an attempt; a whole disk is a slip
 UNPACKED = 8 << 30  # bytes that compressed logs may unpack to, each and in all: a few MB can hold any number
 _TENSORS = "pt pth bin safetensors npy npz pkl pickle parquet arrow db index idx sqlite"
 _OTHERS = "png jpg jpeg gif mp4 pdf html zip gz tar xz so o pyc whl nsys-rep"
@@ -141,7 +141,8 @@ def scan(
     files: Sequence[Path], progress: Progress | None = None, processes: int | None = None
 ) -> list[tuple[Path, list[LogPart]]]:
     """Read each log, part after part."""
-    spans = [span for path in files for span in _spans(path)]
+    by_file = [(path, _spans(path)) for path in files]
+    spans = [span for _, own in by_file for span in own]
     total = sum(end - start for _, start, end in spans)
     in_parallel = total > PART // 2 and len(spans) > 1
     reading = _read_in_parallel(spans, processes) if in_parallel else ((span, read_part(*span)) for span in spans)
@@ -156,7 +157,7 @@ def scan(
             raise _too_large(f"{span[0]} and the compressed logs before it unpack")
         if progress:
             progress(done, total)
-    return [(path, [parts[span] for span in spans if span[0] == path]) for path in files]
+    return [(path, [parts[span] for span in own]) for path, own in by_file]
 
 
 def read_stream(stream: BinaryIO, name: str = "-") -> Evidence:
