@@ -416,7 +416,8 @@ def test_the_end_says_what_share_of_the_time_was_useful_and_where_the_rest_went(
         pytest.param(
             TimeLedger(100.0, start=4.0, without_steps=66.0, restart=30.0),
             2,
-            "unknown, fewer than two steps recognised (--step-pattern): 4.0 s start, 1 min 6 s in the program, 30.0 s restart",
+            "unknown, fewer than two steps recognised (--step-pattern): 4.0 s start, 1 min 6 s in the program, "
+            "30.0 s restart",
             id="it was tried again",
         ),
         pytest.param(

@@ -22,7 +22,17 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import RankStatus
 from allranks.runs.questions import NodeStacks, StacksAnswer, StacksQuestion, ask, controller_here
 from allranks.runs.regular import size_of
-from allranks.text import count_of, cut, format_elapsed, format_ranks, group, join_names, join_words, name_with, with_reason
+from allranks.text import (
+    count_of,
+    cut,
+    format_elapsed,
+    format_ranks,
+    group,
+    join_names,
+    join_words,
+    name_with,
+    with_reason,
+)
 
 from .chosen_run import find_run
 
