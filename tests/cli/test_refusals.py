@@ -94,6 +94,17 @@ def test_render_refuses_options_of_another_renderer(
     refused(shell("render", what, *target, "--nproc", "2", option, value, "--", "train.py"), option, needs)
 
 
+@pytest.mark.parametrize("value", ["rsh", "dial:", "dial:0", "dial:70000", "dial:200-100", "ssh:22"])
+def test_ways_to_the_nodes(shell: Shell, value: str) -> None:
+    refused(shell("run", "--hosts", "h1", "--dry-run", "--reach", value, "--", "train.py"), "--reach", value)
+
+
+def test_only_hosts_of_a_list_dial_back(shell: Shell) -> None:
+    refused(shell("run", "--local", "2", "--dry-run", "--reach", "dial", "--", "train.py"), "--reach dial", "--hosts")
+    answer = shell("run", "--hosts", "h1,h2", "--nproc", "1", "--dry-run", "--reach", "dial:29700", "--", "train.py")
+    assert "--reach dial:29700: ssh ends once a node has dialled this machine." in answer.out
+
+
 def test_settings_of_an_engine_may_stand_in_the_file_for_all_targets(shell: Shell) -> None:
     """allranks.toml serves several targets."""
     Path("allranks.toml").write_text('partition = "gpu"\nimage = "registry/name:tag"\n')

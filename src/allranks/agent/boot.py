@@ -2,8 +2,8 @@
 
 It dies with the ssh session and nothing else does. Modes: `agent` starts a run on this node, `attach`
 connects to one that is there, `sweep` lists or ends what earlier runs left, `fetch` sends files of a run's outputs,
-`dial` opens the channel itself (srun starts it on every node of a step, a joined node for each command of node 0) and
-starts the others as it is asked to.
+`dial` opens the channel itself (srun starts it on every node of a step, a joined node for each command of node 0, ssh
+with --reach dial) and starts the others as it is asked to.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import socket
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
 
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.facts import LoginFacts
 from allranks.protocol.frames import NODE_LOG, Stream
 from allranks.protocol.header import AgentHeader, DialHeader, FetchHeader, SweepHeader, pack_header, read_header
 from allranks.protocol.jsontext import JsonObject, read_json, read_object, write_json
-from allranks.protocol.messages import FaultMessage, Message, pack_message
+from allranks.protocol.messages import MOST_ANSWER, DialledMessage, FaultMessage, Message, pack_message
 from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.records import NamedTuple
 
@@ -50,6 +50,8 @@ from .supervisor import END_SECONDS, Keeper, Supervisor
 
 if TYPE_CHECKING:
     import subprocess
+
+    from .dial import Dialler, Rules
 
 BUFFER = 1 << 20
 MOST_HEADER = 8 << 20
@@ -165,9 +167,9 @@ def _dial(header: DialHeader, files: Files) -> None:
 
     from .dial import CallRules, Dialler, DialTerms, Relay, Rules, Tries
 
-    rank = header.rank if header.call else int(os.environ[header.rank_from])
+    rank = int(os.environ[header.rank_from]) if header.rank_from else header.rank
     hostname = socket.gethostname()
-    instance = "%d-%d" % (os.getpid(), time.time_ns())
+    instance = header.instance or "%d-%d" % (os.getpid(), time.time_ns())
     hello = HelloControl(rank, hostname, instance, call=header.call)
     archive = os.open(sys.path[0], os.O_RDONLY)  # this program's zip
 
@@ -180,17 +182,63 @@ def _dial(header: DialHeader, files: Files) -> None:
 
     places: Dict[Tuple[str, int], None] = {}  # in order, each once
     for host, port in header.places:
-        host = os.path.expandvars(host)
+        host = os.path.expandvars(host).partition(" ")[0]  # SSH_CONNECTION has ports behind it
         if not host.startswith("$"):
             places[host, port] = None
     spawn = partial(_start_relay, archive, files)
     tries = Tries(list(places), bytes.fromhex(header.secret))
+    terms = DialTerms(
+        header.patience, header.lease, one_signal=header.engine, leaves_at_once=bool(header.call) or header.apart
+    )
+    if header.apart:
+        _say(_dial_apart(lambda rules: Dialler(tries, hello, Relay(spawn, ends_agent=False), rules, terms, say)))
+        return
     rules = CallRules(header.node_dir) if header.call else Rules()
-    terms = DialTerms(header.patience, header.lease, one_signal=header.engine, leaves_at_once=bool(header.call))
     outcome = Dialler(tries, hello, Relay(spawn), rules, terms, say).run()
     if outcome.exit and not header.call:  # of a call, the command on node 0 says how it ended
         say(outcome.message)
     sys.exit(outcome.exit)
+
+
+def _dial_apart(make: Callable[[Rules], Dialler]) -> DialledMessage:
+    """Dial in a process that outlives this session, and return once the controller has taken it, or why it has not."""
+    from .dial import encryption  # late: other modes do without
+
+    login = logind()
+    if login is not None and login.KillUserProcesses and login.in_session:
+        return DialledMessage(why="logind ends there what an ssh session leaves behind (KillUserProcesses=yes)")
+    if encryption() is None:
+        return DialledMessage(why="the connection would not be encrypted: its Python has no ssl module")
+    read_end, write_end = os.pipe()
+    daemon = os.fork()
+    if daemon == 0:
+        os.close(read_end)
+        _leave_dialling(make, write_end)
+    os.close(write_end)
+    os.waitpid(daemon, 0)
+    with os.fdopen(read_end, "rb") as pipe:
+        text = pipe.read().decode("utf-8", "replace")
+    return decode(DialledMessage, read_json(text)) if text else DialledMessage()
+
+
+def _leave_dialling(make: Callable[[Rules], Dialler], report: int) -> None:
+    """Forks the process that dials out of the ssh session; never returns. `report` is closed once it is taken."""
+    from .dial import LeavingRules  # late: other modes do without
+
+    rules = LeavingRules(report)
+    try:
+        os.setsid()
+        if os.fork() != 0:
+            os._exit(0)
+        _detach_output(None)
+        outcome = make(rules).run()
+        tried = "; ".join("%s:%d: %s" % (probe.address, probe.port, probe.text) for probe in outcome.tried)
+        failure = DialledMessage(tried[:MOST_ANSWER], "" if tried else outcome.message[:MOST_ANSWER])
+        rules.tell(write_json(encode(failure)))
+    except Exception as error:
+        rules.tell(write_json(encode(DialledMessage(why=("%s: %s" % (type(error).__name__, error))[:MOST_ANSWER]))))
+    finally:
+        os._exit(0)
 
 
 def _start_relay(archive: int, files: Files, header: Union[AgentHeader, FetchHeader]) -> subprocess.Popen[bytes]:
@@ -276,9 +324,9 @@ def _leave(header: AgentHeader, directory: str, listener: socket.socket, log: st
         os._exit(1)
 
 
-def _detach_output(log: str) -> None:
-    null = os.open(os.devnull, os.O_RDONLY)
-    out = open_left(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def _detach_output(log: Optional[str]) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    out = os.dup(null) if log is None else open_left(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)

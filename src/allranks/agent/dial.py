@@ -111,6 +111,9 @@ class Rules:
         """Return the header that a relay of this node gets; raise DialRefused."""
         return header
 
+    def reached(self) -> None:
+        """See that the coordinator has taken this node."""
+
     def call(self, token: str) -> None:
         """Dial once more in another process and say the token there; raise CallDeclined."""
         raise CallDeclined("it takes no commands over this connection")
@@ -121,6 +124,25 @@ class Rules:
 
     def up(self, data: bytes) -> None:
         """See bytes from the agent, as they pass."""
+
+
+class LeavingRules(Rules):
+    """Of a process that ssh has started: the session ends once the coordinator has taken the node, or hears why not."""
+
+    def __init__(self, session: int) -> None:
+        """`session`: the pipe to it."""
+        self._session = session
+
+    def reached(self) -> None:
+        """Let the session end."""
+        self.tell(b"")
+
+    def tell(self, words: bytes) -> None:
+        """Let the session end with these words, where it has not yet."""
+        if self._session >= 0:
+            os.write(self._session, words)
+            os.close(self._session)
+            self._session = -1
 
 
 class CallRules(Rules):
@@ -302,7 +324,7 @@ class Tries:
         One limit holds for all of it: who answers there may send a byte now and then.
         """
         end = _end_of(HANDSHAKE_SECONDS, give_up)
-        shake = Handshake(self._secret, listens=False, encryption=_encryption())
+        shake = Handshake(self._secret, listens=False, encryption=encryption())
         try:
             sock.sendall(shake.begin())  # some hundred bytes, which the kernel takes
             while not shake.done:
@@ -325,14 +347,17 @@ def _end_of(seconds: float, give_up: float) -> float:
 
 
 class Relay:
-    """The relay of a channel, which this node starts: the process between the connection and the agent."""
+    """The relay of a channel, which this node starts: the process between the connection and the agent.
 
-    def __init__(self, spawn: Spawn) -> None:
+    `ends_agent`: the agent ends with what dials. Else its own lease ends it: another controller may have it."""
+
+    def __init__(self, spawn: Spawn, ends_agent: bool = True) -> None:
         self.number = -1  # of the channel
         self.header: Optional[AgentHeader] = None  # of the last that had an agent
         self.to_agent = bytearray()
         self.agent_lives = False  # and has not ended by itself, as far as this showed
         self._spawn = spawn
+        self._ends_agent = ends_agent
         self._child: Optional["subprocess.Popen[bytes]"] = None
 
     @property
@@ -394,7 +419,7 @@ class Relay:
 
     def end_agent(self, reason: str, release: bool = True) -> None:
         """Have this node's agent end its ranks and itself, and wait for it (as a controller would)."""
-        if self.header is None:
+        if self.header is None or not self._ends_agent:
             return
         try:
             child = self._child = self._spawn(self.header._replace(mode="attach"))
@@ -537,7 +562,7 @@ class Dialler:
         self._cover_told = True
         word = "is encrypted (TLS)"
         if not connection.is_encrypted:
-            why = "node 0 cannot encrypt" if _encryption() is not None else "this Python has no ssl module"
+            why = "node 0 cannot encrypt" if encryption() is not None else "this Python has no ssl module"
             word = "is authenticated, not encrypted: " + why
         self._say("the connection to node 0 " + word)
 
@@ -618,6 +643,7 @@ class Dialler:
             raise SecureError("another run's coordinator answers there (%s)" % one_sentence(control.message))
         self._heard = time.monotonic()
         if isinstance(control, WaitControl):
+            self._rules.reached()
             if control.say:
                 self._once(one_sentence(control.say))
         elif isinstance(control, (OpenControl, FetchControl)):
@@ -677,8 +703,8 @@ class Dialler:
         return DialOutcome(NODE_FAILED, _with_reasons(text % (where, limit), [str(probe.text) for probe in tried]))
 
 
-def _encryption() -> Optional[Encryption]:
-    """None where this interpreter was built without ssl."""
+def encryption() -> Optional[Encryption]:
+    """Give what hides a connection; None where this interpreter was built without ssl."""
     try:
         from .tls import Encryption  # late: see there
     except ImportError:

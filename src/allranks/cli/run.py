@@ -9,8 +9,11 @@ import click
 from allranks import exitcodes
 from allranks.engines import NotStarted, engine_for
 from allranks.engines.elsewhere import LaunchElsewhere, controller_elsewhere
+from allranks.errors import UsageError
 from allranks.report.live import choose_view
 from allranks.runs.result import end_interrupted
+from allranks.settings import RunSpec
+from allranks.settings.runspec import SSH
 
 from .config_files import use_signatures
 from .declare import Given
@@ -25,6 +28,7 @@ def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_:
     resolved = resolve_options(typed, config)
     require_command(resolved)
     refuse_roles(resolved.spec)
+    _refuse_reach(typed, resolved.spec)
     output = resolved.spec.output
     elsewhere = controller_elsewhere(resolved) if output.controller is not None else None
     launch = elsewhere or engine_for(resolved.spec).prepare(resolved)
@@ -54,3 +58,9 @@ def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_:
         if started.awaits_ranks and started.run is not None:
             end_interrupted(started.run)
         raise
+
+
+def _refuse_reach(typed: Given, spec: RunSpec) -> None:
+    """Raise UsageError for --reach without a host list. The key of a file may be for other runs."""
+    if typed.get("reach") not in (None, SSH) and spec.target.hosts is None:
+        raise UsageError(f"--reach {spec.launch.reach} needs --hosts. The nodes of this run are not reached by ssh")

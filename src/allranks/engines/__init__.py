@@ -51,9 +51,9 @@ ENGINES = {
 }
 DEFAULT = "local"  # of a target that names no engine
 # Engines whose nodes this process reaches directly, by the setting of the target. A module has `find_nodes`, which
-# gives the nodes, and `reach`, which gives the way to them. A target without a row here is a list, reached by ssh.
+# gives the nodes, and `reach`, which gives the way to them. A target without a row here is a list.
 REACHED = {"slurm": "allranks.engines.slurm.reach"}
-LISTED = "allranks.engines.ssh"
+LISTED = "allranks.engines.listed"
 
 
 class NotStarted(Exception):

@@ -150,7 +150,9 @@ class ControlledRun:
 def take_over(run: RunDirectory, view: View) -> ControlledRun:
     """Become the controller of a run, in the place of one that has died or lets go."""
     view.event(Stamped("", time.time(), None, PlainNote(f"taking over {run.name}")))
-    return ControlledRun(sessions.adopt(run, view, reach_nodes), view)
+    session = sessions.adopt(run, view, reach_nodes)
+    session.reach.begin(session)
+    return ControlledRun(session, view)
 
 
 def end_without_controller(run: RunDirectory, grace: float, view: View) -> list[str]:

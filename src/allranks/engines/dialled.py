@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from allranks.agent.dial import one_sentence
 from allranks.agent.files import text_of_errno
+from allranks.agent.netfacts import interfaces
 from allranks.agent.processes import USER_SIGNALS
 from allranks.cluster import Node
 from allranks.errors import UsageError
@@ -101,6 +102,19 @@ def own_encryption() -> tuple[Encryption | None, str]:
             return None, "openssl is not installed here"
         except (OSError, subprocess.SubprocessError) as error:
             return None, f"openssl made no certificate here ({type(error).__name__})"
+
+
+def own_addresses() -> list[str]:
+    """List this machine's addresses, of interfaces that are up; the loopback only where it is the only one."""
+    reachable = []
+    loopback = []
+    for item in interfaces():
+        for address in item.addresses or ():
+            if item.loopback:
+                loopback.append(address.address)
+            elif item.up and item.running and address.scope == "global":
+                reachable.append(address.address)
+    return reachable or loopback
 
 
 class Refuse(Exception):
@@ -288,18 +302,20 @@ class Listener:
 
     # -- from the caller's thread ------------------------------------------------------------------
 
-    def start(self, hosts: Sequence[str], port: int) -> int:
-        """Listen at the addresses ANY or LOOPBACK, at one port, and return it. `port` 0: the kernel picks one.
+    def start(self, hosts: Sequence[str], *ports: int) -> int:
+        """Listen at the addresses ANY or LOOPBACK, at the first port that can be had (0: any), and return it.
 
         Raise UsageError where the port cannot be had. Afterwards `clear_because` is empty where nodes can encrypt.
         """
         if self.seats:
             self._encryption, self.clear_because = own_encryption()
         self._thread.start()
-        try:
-            return self._run(self._listen(hosts, port))
-        except OSError as error:
-            raise UsageError(f"port {port} cannot be listened on: {text_of_errno(error)}. Set --port") from None
+        for port in ports:
+            try:
+                return self._run(self._listen(hosts, port))
+            except OSError as error:
+                why = f"port {port} cannot be listened on: {text_of_errno(error)}"
+        raise UsageError(f"{why}. Set --port")
 
     def wait(
         self, deadline: float, report: Callable[[list[int]], None], given_up: Callable[[], bool] = lambda: False
@@ -319,14 +335,25 @@ class Listener:
         """List the ranks whose seats have no connection."""
         return [s.rank for s in self.seats.values() if s.line is None]
 
+    def add_seat(self, rank: int) -> None:
+        """Wait for one more node."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self.seats.setdefault, rank, Seat(rank))
+        else:
+            self.seats[rank] = Seat(rank)
+
+    async def leave(self, rank: int) -> None:
+        """End a node's connection, where it has one: it dials again if it can. For any loop."""
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._leave(rank), self._loop))
+
     def say(self, text: str) -> None:
         """Send a line to every node that is there."""
         self._run(self._broadcast(WaitControl(text)))
 
-    def finish(self, exit_code: int, message: str) -> None:
-        """Tell every node how it ended, wait a moment for them to go, and stop listening."""
+    def finish(self, exit_code: int, message: str, patience: float = 5.0) -> None:
+        """Tell every node how it ended, wait some seconds for them to go, and stop listening."""
         if self._thread.is_alive():
-            self._run(self._finish(OverControl(exit_code, message)))
+            self._run(self._finish(OverControl(exit_code, message), patience))
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5.0)
 
@@ -354,6 +381,8 @@ class Listener:
             except OSError as error:
                 if self._servers and error.errno in NO_SUCH_ADDRESS:
                     continue
+                while self._servers:
+                    self._servers.pop().close()
                 raise
             for listening in server.sockets:
                 with listening.dup() as same:
@@ -609,6 +638,13 @@ class Listener:
             return False
         return seat.line is None
 
+    async def _leave(self, rank: int) -> None:
+        seat = self.seats[rank]
+        line = seat.line
+        seat.line = None
+        if line is not None:
+            await line.end()
+
     async def _line_of(self, rank: int, deadline: float) -> Line | None:
         """Return a node's connection as soon as there is one; None where it does not come in time."""
         while self._loop.time() < deadline:
@@ -618,7 +654,7 @@ class Listener:
             await asyncio.sleep(0.05)
         return None
 
-    async def _finish(self, over: OverControl) -> None:
+    async def _finish(self, over: OverControl, patience: float) -> None:
         self._over = over
         await self._broadcast(over)
         for answer in self._answers:
@@ -626,7 +662,7 @@ class Listener:
         for seat in self.seats.values():
             if seat.line is not None:
                 await seat.line.flush()
-        deadline = self._loop.time() + 5.0
+        deadline = self._loop.time() + patience
         while self._loop.time() < deadline and any(s.line is not None for s in self.seats.values()):
             await asyncio.sleep(0.05)
         for server in self._servers:

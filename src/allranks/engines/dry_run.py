@@ -31,7 +31,7 @@ from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.run_facts import WorkingTree
 from allranks.runs.documents import Document
 from allranks.settings import RunSpec
-from allranks.settings.runspec import Role
+from allranks.settings.runspec import SSH, Role
 from allranks.settings.secrets import redact_argv, redact_env
 from allranks.text import count_of, format_duration
 
@@ -238,6 +238,9 @@ class DryRun:
             lines += ["", "PATH begins with the directory of the training interpreter, as after `activate`"]
         if launch.bind != "none":
             lines += ["", f"--bind {launch.bind}: {BIND_RULES[launch.bind]}, of the CPUs that the node's agent may use"]
+        if launch.reach != SSH and self._spec.target.hosts:
+            where = "this machine" if self._is_here else "the controller's host"
+            lines += ["", f"--reach {launch.reach}: ssh ends once a node has dialled {where}. One that cannot keeps it"]
         path, how = self._environment_here()
         if path and self._spec.target.hosts:
             lines += ["", f"{path} is taken where a node has it ({how}), else its python3"]

@@ -22,6 +22,7 @@ from allranks.errors import HostfileError, UsageError
 from allranks.gang.transport import Transport
 from allranks.runs.nodeledger import ledger_file, read_ledger, remembered, suspects
 from allranks.settings import RunSpec
+from allranks.settings.runspec import SSH
 from allranks.settings.table import suggestion
 
 from . import find_nodes, reach_nodes
@@ -84,7 +85,7 @@ def _avoided(listed: Cluster, chosen: Cluster, reasons: Mapping[str, str]) -> It
 @contextlib.contextmanager
 def reached(spec: RunSpec, cluster: Cluster) -> Iterator[Transport]:
     """Reach the nodes of a target for a command other than `run`, and give them back at the end."""
-    reach = reach_nodes(spec, cluster)
+    reach = reach_nodes(spec.changed(reach=SSH), cluster)  # its connections are as short as such a command
     try:
         yield reach.transport
     finally:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from allranks.cluster import Cluster, Node
+from allranks.cluster import Node
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang.transport import NodeReach, Transport
@@ -75,8 +75,8 @@ def ssh_transport(spec: RunSpec) -> SshTransport:
 class ListedReach(NodeReach):
     """How a session reaches nodes that are named, in a hostfile that may change."""
 
-    def __init__(self, spec: RunSpec) -> None:
-        super().__init__(ssh_transport(spec), keeps_launch=True)
+    def __init__(self, spec: RunSpec, transport: SshTransport) -> None:
+        super().__init__(transport, keeps_launch=True)
         self._spec = spec
         self._changed_at = self._change_of_list()
 
@@ -105,18 +105,8 @@ class ListedReach(NodeReach):
 
 
 def ssh_reach(spec: RunSpec) -> NodeReach:
-    """Return how a session reaches nodes that are named."""
-    return ListedReach(spec)
-
-
-def find_nodes(spec: RunSpec, spares: int) -> Cluster:
-    """Return the nodes of a list: see `engines.find_nodes`."""
-    return listed_cluster(spec, None if spares else spec.target.nodes)
-
-
-def reach(spec: RunSpec, cluster: Cluster) -> NodeReach:
-    """Return how this process reaches the nodes of a target: see `engines.reach_nodes`."""
-    return ssh_reach(spec)
+    """Return how a session reaches nodes that are named, over ssh."""
+    return ListedReach(spec, ssh_transport(spec))
 
 
 def have_ssh_key() -> bool:

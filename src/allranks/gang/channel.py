@@ -119,8 +119,10 @@ class Channel:
         self._out.clear()
         self._banner, self._stderr = bytearray(), bytearray()
         self._booted = loop.create_future()
+        began = loop.time()
         try:
-            self._client = await self._transport.connect(self.node, header, max(0.1, deadline - loop.time()))
+            self._client = await self._transport.connect(self.node, header, max(0.1, deadline - began))
+            deadline += loop.time() - began  # the marker has its own time, whatever was tried before this client
             if self._client is None:
                 raise ChannelFailed(self._transport.silence(self.node, seconds))
             if not self._client.boots:

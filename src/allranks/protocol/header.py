@@ -73,7 +73,8 @@ class DialHeader(NamedTuple):
     """Dial one of the places (host and port; a host may be a variable, `$NAME`) as the node whose number stands in the
     variable `rank_from`. Limits in seconds. `checks`, `tests`, `audit` and `files` as in an agent's header: the relays
     that the node starts get the same. With `call`, the node is `rank`, and answers this call for a command or a fetch:
-    `node_dir` is its own."""
+    `node_dir` is its own. With `apart` it is `rank` too, comes as `instance`, dials in a process that outlives the ssh
+    session, and only encrypted."""
 
     places: Tuple[Tuple[str, int], ...]
     rank_from: str
@@ -89,6 +90,8 @@ class DialHeader(NamedTuple):
     call: str = ""
     rank: int = 0
     node_dir: Optional[str] = None
+    apart: bool = False
+    instance: str = ""
 
 
 Header = Union[AgentHeader, SweepHeader, FetchHeader, DialHeader]

@@ -404,6 +404,16 @@ class SweptMessage(NamedTuple):
     kept: Optional[List[str]] = None
 
 
+@omit_empty()
+class DialledMessage(NamedTuple):
+    """A node was to dial back. It has, where both are empty; else it ends, and says why.
+
+    `tried` are the addresses, each with what became of it. `why` is any other reason."""
+
+    tried: Annotated[str, at_most(MOST_ANSWER)] = ""
+    why: Annotated[str, at_most(MOST_ANSWER)] = ""
+
+
 class OutputFile(NamedTuple):
     """A file of a run's outputs: its path below their directory, and its bytes."""
 
@@ -461,6 +471,7 @@ Message = Union[
     ServingMessage,
     ReachedMessage,
     SweptMessage,
+    DialledMessage,
     ListedMessage,
     SentMessage,
 ]

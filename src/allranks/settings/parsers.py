@@ -31,6 +31,7 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r".{1,63}")
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _LISTEN = re.compile(r"(?:(?P<address>[0-9.]{7,15}|\[[0-9A-Fa-f:.]{2,45}\]):)?(?P<port>[0-9]{1,5})")
+_REACH = re.compile(r"ssh|dial(?::(?P<low>[0-9]{1,5})(?:-(?P<high>[0-9]{1,5}))?)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -245,6 +246,28 @@ def _read_listen(value: Json) -> Json:
     return word
 
 
+def _read_reach(value: Json) -> Json:
+    """Read `ssh`, `dial`, or `dial` with the ports of this machine that nodes may dial."""
+    match = _REACH.fullmatch(value) if isinstance(value, str) else None
+    ports = [int(port) for port in match.groups() if port is not None] if match is not None else []
+    if match is None or ports != sorted(ports) or not all(0 < port < 65536 for port in ports):
+        raise ValueError("ssh, dial, or dial with ports of this machine such as dial:29700 or dial:29700-29799")
+    return value
+
+
+def dial_ports(reach: str) -> Sequence[int]:
+    """Give the ports for nodes that dial back, 0 for any; none where ssh stays.
+
+    >>> [list(dial_ports(reach)) for reach in ("ssh", "dial", "dial:29700", "dial:29700-29702")]
+    [[], [0], [29700], [29700, 29701, 29702]]
+    """
+    match = _REACH.fullmatch(reach)
+    if match is None or reach == "ssh":
+        return ()
+    low = int(match["low"] or 0)
+    return range(low, int(match["high"] or low) + 1)
+
+
 def _read_notices(value: Json) -> Json:
     """Read names of services. A URL is refused: others can read what a command line or a project's file holds."""
     if "://" in str(value):
@@ -363,6 +386,7 @@ _NOTICE_NAMES = several(
     commas=True,
 )
 LISTEN = Parser(_read_listen, "[ADDRESS:]PORT")
+REACH = Parser(_read_reach, "ssh|dial[:PORT]")
 NODE_COUNT = whole_number(1, MAX_HOSTS)
 ID = matching(r"[a-z0-9][a-z0-9_-]{0,63}", "", "ID")
 RUN_NAME = matching(

@@ -34,6 +34,7 @@ from .parsers import (
     NOTICES,
     PARTITION,
     PATTERN,
+    REACH,
     READY,
     ROLE_COMMAND,
     ROLE_GPUS,
@@ -57,6 +58,7 @@ LAUNCHERS = ("direct", "torchrun", "accelerate", "deepspeed", "colossalai", "com
 KINDS = ("job", "jobset", "trainjob", "pods")
 FIRST_NODE = "first-node"  # of --controller
 HERE = "here"
+SSH = "ssh"  # of --reach
 SUITES = ("sync", "bandwidth", "pairs", "staged")
 # Tests that `--only` chooses from, by suite; fabric.ranks, which has them, needs torch.
 TESTS_OF = {
@@ -211,6 +213,8 @@ class Launch:
         may_begin_with_dash=True, in_file=False)
     ssh_options: tuple[str, ...] = setting((), several(SSH_OPTION, "options of ssh_config such as Port=2222"),
         "option of ssh, as its -o takes it", _NODES, "--ssh-option", example='["ConnectTimeout=5"]')
+    reach: str = setting(SSH, REACH,
+        "way to the nodes: ssh, or dial, where they dial this machine and ssh ends", "run", example='"dial"')
     allow_exec: bool = setting(False, FLAG, "let who started node 0 run commands on this node and fetch its files",
         "join", in_file=False, common="join")
 

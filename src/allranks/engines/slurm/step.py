@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import IO
 
 from allranks.agent.files import open_left
-from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.slurm_jobs import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
-from allranks.engines.dialled import ANY, DialledTransport, Listener, Refuse, Seat, Seating
+from allranks.engines.dialled import ANY, DialledTransport, Listener, Refuse, Seat, Seating, own_addresses
 from allranks.findings import Finding, Where
 from allranks.gang.agent_archive import NO_PYTHON as NO_PYTHON_LINE
 from allranks.gang.agent_archive import boot_script, payload
@@ -242,16 +241,3 @@ def _admit(seats: dict[int, Seat], hello: HelloControl, address: str) -> int:
     if seat.taken and seat.hello.instance != hello.instance:
         raise Refuse(f"{address} came as node {hello.rank}, which is there already")
     return hello.rank
-
-
-def own_addresses() -> list[str]:
-    """List this machine's addresses, of interfaces that are up; the loopback only where it is the only one."""
-    reachable = []
-    loopback = []
-    for item in interfaces():
-        for address in item.addresses or ():
-            if item.loopback:
-                loopback.append(address.address)
-            elif item.up and item.running and address.scope == "global":
-                reachable.append(address.address)
-    return reachable or loopback
