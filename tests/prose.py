@@ -33,7 +33,8 @@ BANNED = re.compile(
     re.IGNORECASE,
 )
 FEWEST_WORDS = 4  # of a string that is taken for prose
-_PATTERN = re.compile(r"\\[bswdS(]|\(\?")  # a regular expression that is kept as text
+# A regular expression that is kept as text, or alternatives of one.
+_PATTERN = re.compile(r"\\[bswdS(]|\(\?|[^\s|]\|[^\s|]")
 # A line that closes a block of a shell, or sets a trap.
 _SHELL = re.compile(r"^\s*(?:(?:fi|done|esac|\})\s*(?:;|$)|trap ['-])", re.MULTILINE)
 _CODE = re.compile(r"``[^`]*``|`[^`]*`")

@@ -34,10 +34,27 @@ UNTOLD = {
         "pytorch/xla#2690",
         "NVIDIA/nccl#229",
         "vllm-project/vllm-ascend#12461",
+        "Ascend/pytorch#43",
+        "espnet/espnet#1940",
+        "deepspeedai/DeepSpeedExamples#279",
+        "vllm-project/speculators#1115",
     )
 }
-# What is not met: the cause stands in the program's own words alone, or the thread removed a package.
+# What is not met: the cause stands in the program's own words alone, or the thread removed a package. Of set y also
+# where the log does not decide, and a general fix is printed.
 MISSED = {
+    "threads:Ascend/pytorch#43",
+    "threads:NVIDIA/nccl#1842",
+    "threads:NVIDIA/nccl#380",
+    "threads:aurekaresearch/OpenDDE#23",
+    "threads:databricks/megablocks#106",
+    "threads:deepspeedai/DeepSpeedExamples#279",
+    "threads:hiyouga/LlamaFactory#2424",
+    "threads:hpcaitech/Open-Sora#663",
+    "threads:jax-ml/jax#28194",
+    "threads:karpathy/nanochat#336",
+    "threads:vllm-project/vllm#31259",
+    "threads:vllm-project/vllm-ascend#672",
     "threads:verl-project/verl#536",
     "threads:modelscope/ms-swift#6968",
     "threads:OpenRLHF/OpenRLHF#1142",

@@ -353,7 +353,7 @@ def registration(evidence: Evidence) -> list[Candidate]:
 def shared_memory(evidence: Evidence) -> list[Candidate]:
     """Say that the disk that is full is /dev/shm, where a worker of a loader ended by a bus error too."""
     full = evidence.of_rows("no-space")
-    ended = [s for s in evidence.of_rows("loader-worker") if "us error" in s.line.text]
+    ended = evidence.of_rows("loader-bus")
     if not full or not ended:
         return []
     candidate = replace(read_candidate(evidence, ended), rule="shared-memory", cause="shm-too-small", confidence=0.9)

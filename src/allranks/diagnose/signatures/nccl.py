@@ -37,6 +37,16 @@ ROWS = (
          r"|(?:invalid|no such|unknown) (?:network )?interface", 0.75)],
     ),
     *table(
+        "NCCL init.cc", ROOT, "collective-mismatch",
+        [("nccl-mismatch", "Mismatched collective", r"NCCL WARN Mismatched collective detected", 0.85)],
+    ),
+    *table(
+        "NCCL graph/xml.h: a topology file lacks what this NCCL reads", ROOT, "environment-mismatch",
+        [("topology-file", "NCCL WARN Attribute", r"NCCL WARN Attribute \S{1,60} of node \S{1,60} not found", 0.8)],
+        fix="Use an aws-ofi-nccl for this NCCL, as its plugin brings a topology file. Unset NCCL_TOPO_FILE where it "
+            "names one of another machine",
+    ),
+    *table(
         "NCCL misc/shmutils.cc, shm.h, torch MapAllocator.cpp", ROOT, "shm-too-small",
         [("nccl-shm", "nccl-|posix_fallocate|shared memory segment",
          r"failed to extend /dev/shm/nccl-|creating shared memory segment|"

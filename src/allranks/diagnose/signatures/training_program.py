@@ -426,10 +426,18 @@ ROWS = (
     ),
     *table(
         "torch utils/data/dataloader.py, csrc/DataLoader.cpp", ROOT, "dataloader-worker-killed",
-        [("loader-worker", "encountered in worker|"
-         "DataLoader worker|bus error encountered in worker|DataLoader|Pin memory thread",
+        [("loader-bus", "us error",
+         r"DataLoader worker (?:\(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40})?is killed by signal: Bus error|"
+         r"Unexpected bus error encountered in worker", 0.88, "", "shm-too-small")],
+        scope=RAISED,
+        fix="Run `df -h /dev/shm` on {node}. A bus error says that it was full. Containers take `--shm-size=16g` or "
+            "`--ipc=host`, pods an emptyDir with `medium: Memory` there. Or use fewer workers",
+    ),
+    *table(
+        "torch utils/data/dataloader.py, csrc/DataLoader.cpp", ROOT, "dataloader-worker-killed",
+        [("loader-worker", "encountered in worker|DataLoader|Pin memory thread",
          r"DataLoader worker (?:\(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40})?(?:exited unexpectedly|"
-         r"is killed by signal)|Unexpected (?:bus error|segmentation fault|"
+         r"is killed by signal(?!: Bus))|Unexpected (?:segmentation fault|"
          r"floating-point exception) encountered in worker|DataLoader timed out after|"
          r"Pin memory thread exited unexpectedly", 0.88, "", "shm-too-small")],
         scope=RAISED,
