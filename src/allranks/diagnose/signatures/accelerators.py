@@ -406,7 +406,8 @@ ROWS = (
         [("ofi-none", "fi_getinfo|No valid EFA devices|NET/OFI",
          r"fi_getinfo\b.{0,60}(?:-61\b|No data available)|No valid EFA devices found|"
          r"NET/OFI (?!Using|Selected)(?:Plugin )?.{0,60}(?:initialization failed|No eligible providers|"
-         r"Failed to initialize|find any optimal provider)", 0.85, "libfabric found no provider or device that it can open here")],
+         r"Failed to initialize|find any optimal provider)", 0.85,
+         "libfabric found no provider or device that it can open here")],
         scope=RAISED,
         fix="Run `fi_info -p efa; ls -l /dev/infiniband; ls /sys/class/infiniband` on {node}, and in its container. "
             "Give the container the EFA devices alone (vpc.amazonaws.com/efa), not all of /dev/infiniband. An instance "
