@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -389,21 +390,22 @@ def left(tmp_path: Path, **request: Any) -> Any:
 
 
 def test_what_a_dead_agent_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uid = f"zz-{uuid.uuid4().hex}"  # another run of the tests may look for the like on this machine
     me = read_process(os.getpid())
     assert me is not None
-    path = tmp_path / f"allranks-{os.getuid()}" / "zz-test-run" / "n0"
+    path = tmp_path / f"allranks-{os.getuid()}" / uid / "n0"
     path.mkdir(parents=True)
-    with sleeping(ALLRANKS_MARK="zz-test-run/n0") as pid:
-        assert "zz-test-run" not in left(tmp_path)  # no journal yet, and it is young
+    with sleeping(ALLRANKS_MARK=f"{uid}/n0") as pid:
+        assert uid not in left(tmp_path)  # no journal yet, and it is young
         journal = {"event": "agent", "machine": machine(), "keepers": [[me.pid, me.start]]}
         (path / "journal.jsonl").write_text(json.dumps(journal) + "\n")
-        assert "zz-test-run" not in left(tmp_path)  # this process is its agent
+        assert uid not in left(tmp_path)  # this process is its agent
         (path / "journal.jsonl").write_text(json.dumps({**journal, "keepers": [[me.pid, me.start + 1]]}) + "\n")
-        assert left(tmp_path)["zz-test-run"] == [[pid, "sleep"]]
-        assert "zz-test-run" not in left(tmp_path, uid="zz-test-run")
+        assert left(tmp_path)[uid] == [[pid, "sleep"]]
+        assert uid not in left(tmp_path, uid=uid)
         elsewhere = [journal["machine"][0], journal["machine"][1], "pid:[1]"]
         (path / "journal.jsonl").write_text(json.dumps({**journal, "keepers": [], "machine": elsewhere}) + "\n")
-        assert "zz-test-run" not in left(tmp_path)
+        assert uid not in left(tmp_path)
 
 
 ORPHAN = """

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests import forked
+from tests.ports import free_port
 from tests.shell import Answer, Shell, command_of
 
 from allranks.cli.declare import split
@@ -167,6 +168,7 @@ def test_join_reads_nothing_behind_the_command(shell: Shell, words: list[str]) -
     """One node is enough to see; it has no dry run."""
     Path("say.py").write_text(JOINED)
     target = ["--nnodes", "1", "--node-rank", "0", "--master-addr", "127.0.0.1", "--python", sys.executable]
+    target += ["--port", str(free_port())]
     environment = {**os.environ, "ALLRANKS_JOIN_SECRET": "s" * 32}
     done = forked.call(["join", *target, *words], cwd=Path.cwd(), env=environment)
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.hosts.waiting import BOUND
+from tests.ports import free_port
 
 from allranks.engines import join
 from allranks.engines.dialled import NotYet, Refuse, Seat
@@ -108,8 +109,7 @@ CLEAR = "is authenticated, not encrypted: node 0 cannot encrypt"
 def test_no_value_of_env_crosses_the_wire(tmp_path: Path, path: str, said: str) -> None:
     """A joined node has variables of its own: those of node 0 came three times, and were thrown away."""
     (tmp_path / "train.py").write_text("import os\nprint('mine is ' + os.environ['MY_TOKEN'])\n")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     tap = Tap(port)
     values = ("value-of-node-zero", "value-of-node-one")
     nodes = []

@@ -53,7 +53,7 @@ def test_no_ssh_is_left_and_the_secret_is_nowhere(bed2: Bed, tmp_path: Path) -> 
 
 
 def test_a_cut_shorter_than_the_lease_costs_nothing(bed2: Bed, tmp_path: Path) -> None:
-    launch = begun(bed2, tmp_path, "--lease", "10s")
+    launch = begun(bed2, tmp_path, "--lease", "30s")
     until_logs_grow(launch)
     bed2.host("h2").link_down()
     assert launch.until("node-silent")[0]["node"] == "h2"
@@ -76,7 +76,7 @@ def test_a_cut_longer_than_the_lease_ends_the_run(bed2: Bed, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kills", [True, False])
 def test_what_dialled_is_replaced_where_it_dies_or_stands_still(bed2: Bed, tmp_path: Path, kills: bool) -> None:
-    launch = begun(bed2, tmp_path, "--lease", "10s")
+    launch = begun(bed2, tmp_path, "--lease", "30s")
     until_logs_grow(launch)
     h2 = bed2.host("h2")
     (before,) = diallers(h2)
@@ -95,13 +95,13 @@ def test_what_dialled_is_replaced_where_it_dies_or_stands_still(bed2: Bed, tmp_p
 
 
 def test_a_killed_controller_ends_all_by_the_lease(bed2: Bed, tmp_path: Path) -> None:
-    launch = begun(bed2, tmp_path, "--lease", "3s")
+    launch = begun(bed2, tmp_path, "--lease", "6s")
     launch.kill_launcher()
     nothing_left(launch)
 
 
 def test_attach_takes_a_run_over_while_what_dialled_waits_for_the_dead_one(bed2: Bed, tmp_path: Path) -> None:
-    launch = begun(bed2, tmp_path, "--lease", "10s")
+    launch = begun(bed2, tmp_path, "--lease", "30s")
     until_logs_grow(launch)
     launch.kill_launcher()
     begin(launch, "attach", "--take-over", "--json")

@@ -20,8 +20,11 @@ from tests.local.running import BOUND, LocalRun
 SERVER = """
 import http.server, os, sys, threading, time
 began = time.time()
+asked = threading.Event()
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path != "/health":
+            asked.set()
         late = time.time() - began < float(os.environ.get("LATE", "0"))
         self.send_response(503 if late else 200)
         self.end_headers()
@@ -31,6 +34,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 server = http.server.ThreadingHTTPServer(("", int(sys.argv[1])), Handler)
 print("serving on", sys.argv[1], flush=True)
 def end():
+    if "ASKED" not in os.environ:
+        asked.wait()  # it has been ready before, and the run has heard so
     time.sleep(float(os.environ["LIVES"]))
     print("out of memory" if os.environ["CODE"] != "0" else "bye", flush=True)
     os._exit(int(os.environ["CODE"]))
@@ -215,7 +220,7 @@ def test_a_server_is_restarted_as_often_as_retries_says(tmp_path: Path) -> None:
 def test_a_role_whose_failure_is_ignored_ends_nothing(tmp_path: Path) -> None:
     roles = ROLES.replace('"http://{address}:{rollout.port.http}/health"', '"output:^serving on [0-9]+$"')
     roles = roles.replace("train.py {rollout.address}:{rollout.port.http}", "idle.py")
-    run = RolesRun(tmp_path, server='on_failure = "ignore"', roles=roles, LIVES="2.5", CODE="3")
+    run = RolesRun(tmp_path, server='on_failure = "ignore"', roles=roles, LIVES="2.5", CODE="3", ASKED="1")
     (run.work / "idle.py").write_text("import time\ntime.sleep(4)\nprint('done')\n")
     result = run.result()
     assert (result["exit"], result["verdict"]) == (0, None), run.stderr

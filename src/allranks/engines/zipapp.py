@@ -73,7 +73,7 @@ finally:
 
 @cache
 def build() -> bytes:
-    """Build the archive, the same for the same sources: below 900 KiB, so that a ConfigMap (1 MiB) holds it."""
+    """Build the archive, the same for the same sources: so that a ConfigMap (1 MiB) holds it."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(zipfile.ZipInfo("__main__.py", EPOCH), MAIN.replace("@VERSION@", repr(_version())))

@@ -24,7 +24,6 @@ from allranks.runs.documents import (
     StatusDocument,
     SuiteResult,
 )
-from allranks.runs.recorded_incident import recorded_roles
 from allranks.runs.timeledger import ledger_of
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
@@ -57,7 +56,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     node_facts = facts_of(record.preflight)
     nodes, aliases = _nodes(run, record.status)
     where = verdict.finding.where
-    main = next((role.name for role in recorded_roles(run)), "")
+    main = next((role.name for role in run.roles), "")
     line = timeline(record.facts, nodes, aliases, main)
     own = [stamped for stamped in record.facts if not stamped.role]
     ledger = result.time_ledger or ledger_of(own, record.status)

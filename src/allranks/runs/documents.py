@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from allranks.findings import Finding, Verdict
 from allranks.protocol.attempts import AttemptEnd
-from allranks.protocol.codec import decode_parts, needs, omit_empty, omit_none
+from allranks.protocol.codec import decode_each, decode_parts, needs, omit_empty, omit_none
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.samples import NodeUsage
+from allranks.settings.runspec import Role
 
 GOING_ON = ("starting", "gating", "proving", "running", "ending")  # states of a run, in their order
 OVER = ("done", "failed", "stopped")  # states of a run that has ended
@@ -92,6 +93,12 @@ class RunDocument:
     def launcher(self) -> str:
         """What starts the ranks, as the settings name it."""
         return str(self.spec.get("launcher") or "direct")
+
+    @property
+    def roles(self) -> list[Role]:
+        """Read the roles, the one first whose success ends the run; none of a plain run."""
+        roles = decode_each(Role, self.spec.get("roles"))
+        return sorted(roles, key=lambda role: role.ends != "run")
 
     @property
     def gang(self) -> list[NodeEntry]:

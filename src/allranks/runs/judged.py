@@ -28,7 +28,7 @@ from .brief import LeaseEnd, lease_end
 from .directory import RunDirectory, attempt_folder, safe_name
 from .documents import GOING_ON
 from .logdiagnosis import Progress, find_logs, read_logs
-from .recorded_incident import read_incident, recorded_roles, role_of
+from .recorded_incident import read_incident, role_of
 
 WITHOUT_FAILURE = {
     "done": "{} is healthy: it ended well, and has no verdict",
@@ -48,7 +48,7 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
     a failure has no cause: `cause` is null, `status` is ok. Of several roles the one at fault is judged.
     """
     document = run.read_run()
-    roles = recorded_roles(document)
+    roles = document.roles
     if not roles:
         return _judge(run, progress, read)
     ends = [_end_of(run if role is roles[0] else run.of_role(role.name), role) for role in roles]
@@ -72,7 +72,7 @@ def _judge(run: RunDirectory, progress: Progress | None, read: Reader) -> Verdic
     incident = NOTHING
     if not _was_test(run):
         incident = read_incident(run) or NOTHING
-    concluded = None if recorded_roles(run.read_run()) else _concluded(run)
+    concluded = None if run.read_run().roles else _concluded(run)
     verdict = judge(incident, concluded=concluded)
     if verdict is not None:
         logs = log_files(run, verdict.attempt)

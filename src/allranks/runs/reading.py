@@ -12,7 +12,6 @@ from pathlib import Path
 from allranks.runs.logs import Block, blocks, offset_at, offset_until
 
 from .directory import RunDirectory, attempt_of, safe_name
-from .recorded_incident import recorded_roles
 from .regular import data_ranges, open_regular, size_of
 
 CHUNK = 256 << 10
@@ -105,7 +104,7 @@ class LogReader:
 def _printing_ranks(run: RunDirectory) -> dict[str, int]:
     """Count the ranks that print to one log, by node: those that another launcher starts print to its own."""
     document = run.read_run()
-    roles = {role.name: role.launcher for role in recorded_roles(document)} or {"": document.launcher}
+    roles = {role.name: role.launcher for role in document.roles} or {"": document.launcher}
     counts = {node.name: len(node.ranks) for node in run.read_status().nodes if node.ranks}
     most = max(counts.values(), default=1)  # of a node that was replaced
     return {

@@ -12,7 +12,6 @@ from allranks.cluster.nodes import JOINED
 from allranks.diagnose.incident import Incident, RankEnd
 from allranks.diagnose.recorded import fold, last_attempt
 from allranks.diagnose.rules.failures import of_rank
-from allranks.protocol.codec import decode_each
 from allranks.protocol.frames import METRICS, RANK_LOG
 from allranks.protocol.jsontext import DecodeError, read_metrics
 from allranks.protocol.run_facts import AttemptStart, Fact, Stamped, of_kind
@@ -120,13 +119,7 @@ def _last_row(text: str) -> Document | None:
     return None
 
 
-def recorded_roles(document: RunDocument) -> list[Role]:
-    """Read the roles of a run, the one first whose success ends it; none of a plain run."""
-    roles = decode_each(Role, document.spec.get("roles"))
-    return sorted(roles, key=lambda role: role.ends != "run")
-
-
 def role_of(run: RunDirectory, document: RunDocument) -> Role | None:
     """Give the role whose place a run directory is; None in a plain run."""
-    roles = recorded_roles(document)
+    roles = document.roles
     return next((role for role in roles if role.name == run.role), next(iter(roles), None))

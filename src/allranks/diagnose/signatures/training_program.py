@@ -306,7 +306,7 @@ ROWS = (
     *table(
         "TransformerEngine common/, cuDNN's frontend, cuBLAS: no kernel for these shapes and types on this GPU", ROOT,
         "environment-mismatch",
-        [("kernel-unsupported", "in function nvte_|_STATUS_NOT_SUPPORTED|valid execution plan|suitable cuBLAS",
+        [("unsupported-kernel", "in function nvte_|_STATUS_NOT_SUPPORTED|valid execution plan|suitable cuBLAS",
           r"in function nvte_\w{1,60}: |CU(?:BLAS|DNN)_STATUS_NOT_SUPPORTED|No valid execution plans?|"
           r"suitable cuBLAS", 0.6,
           "this release of the library has no kernel for that call on this GPU", "program-exception")],
