@@ -17,6 +17,7 @@ from allranks.protocol.records import NamedTuple
 
 Status = Literal["ok", "warn", "fail", "skipped", "unknown"]
 SURE = 0.5  # a verdict of at least this confidence stands, whatever the logs say
+OF_SLURM = "slurm"  # the check of findings that are Slurm's own word
 
 
 @omit_empty()

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
-from allranks.findings import Finding, Where
+from allranks.findings import OF_SLURM, Finding, Where
 from allranks.plan.slurm_commands import WARNING_SIGNAL
 from allranks.text import name_with
 
 from .words import signal_name
 
-CHECK = "slurm"  # findings that are Slurm's own word carry it
 PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 ACTIVE = frozenset(
     {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "RESIZING", "STOPPED"}
@@ -472,7 +471,7 @@ def _evidence(job: SlurmJob, line: str = "") -> tuple[str, ...]:
 
 
 def _fail(cause: str, message: str, remedy: str, evidence: tuple[str, ...], node: str = "") -> Finding:
-    return Finding(cause, "fail", message, remedy, where=Where(node=node or None), evidence=evidence, check=CHECK)
+    return Finding(cause, "fail", message, remedy, where=Where(node=node or None), evidence=evidence, check=OF_SLURM)
 
 
 # -- what srun and slurmstepd print ----------------------------------------------------------------------

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from allranks.findings import Finding, Where
+from allranks.findings import OF_SLURM, Finding, Where
 
 from ..candidate import Candidate, Strength
 from ..causes import CAUSES, cause_or_unknown
 from ..incident import Incident
-from ..slurm_jobs import CHECK
 from ..words import name_nodes
 
-ENGINES = frozenset({CHECK})
+ENGINES = frozenset({OF_SLURM})
 
 
 def engine_ended(incident: Incident) -> Candidate | None:
