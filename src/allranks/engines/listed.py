@@ -40,7 +40,7 @@ MOST_NAMED = 8
 
 
 @dataclass
-class Place:
+class DialledPlace:
     """A node, by its index. `instances` are what ssh has started there: one that has come ends those before it.
 
     `had_channel`: over its connection there was one."""
@@ -64,7 +64,7 @@ class DialBackTransport(SshTransport):
         self._ports = dial_ports(spec.launch.reach)
         self._lease = spec.limits.lease
         self._secret = secrets.token_bytes(32)
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, DialledPlace] = {}
         self._listener: Listener | None = None
         self._port = 0
         self._addresses: list[str] = []
@@ -76,7 +76,7 @@ class DialBackTransport(SshTransport):
             return await super().connect(node, header, seconds)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        place = self._places.setdefault(node.index, Place(node.index))
+        place = self._places.setdefault(node.index, DialledPlace(node.index))
         listener = self._listening(place)
         if not place.keeps_ssh and listener is not None:
             client = await self._dialled(listener, place, node, header, deadline)
@@ -85,7 +85,7 @@ class DialBackTransport(SshTransport):
         return await super().connect(node, header, deadline - loop.time())
 
     async def _dialled(
-        self, listener: Listener, place: Place, node: Node, header: AgentHeader, deadline: float
+        self, listener: Listener, place: DialledPlace, node: Node, header: AgentHeader, deadline: float
     ) -> Client | None:
         loop = asyncio.get_running_loop()
         listener.add_seat(place.rank)
@@ -104,7 +104,7 @@ class DialBackTransport(SshTransport):
         return client
 
     async def _dialled_again(
-        self, listener: Listener, place: Place, header: AgentHeader, seconds: float
+        self, listener: Listener, place: DialledPlace, header: AgentHeader, seconds: float
     ) -> Client | None:
         """Return a new connection of what ssh has started before, which is waited for once."""
         if not place.had_channel:
@@ -114,7 +114,7 @@ class DialBackTransport(SshTransport):
         place.had_channel = client is not None
         return client
 
-    async def _start(self, place: Place, node: Node, header: AgentHeader, seconds: float) -> DialledMessage:
+    async def _start(self, place: DialledPlace, node: Node, header: AgentHeader, seconds: float) -> DialledMessage:
         """Have ssh start what dials, and return its answer; raise ChannelFailed where ssh cannot."""
         place.instances.append(secrets.token_hex(8))
         patience = seconds / 2
@@ -141,7 +141,7 @@ class DialBackTransport(SshTransport):
 
     # -- the listener ------------------------------------------------------------------------------
 
-    def _listening(self, first: Place) -> Listener | None:
+    def _listening(self, first: DialledPlace) -> Listener | None:
         """Return the listener, which begins with the first node; None where there can be none."""
         if self._listener is None and self._ports:
             loop = asyncio.get_running_loop()
@@ -184,7 +184,7 @@ class DialBackTransport(SshTransport):
 
     # -- nodes that keep ssh -----------------------------------------------------------------------
 
-    def _keep_ssh(self, place: Place, node: Node, why: DialledMessage) -> None:
+    def _keep_ssh(self, place: DialledPlace, node: Node, why: DialledMessage) -> None:
         place.keeps_ssh = True
         if not self._kept:
             asyncio.get_running_loop().call_later(GATHERED_SECONDS, self._tell_kept)
@@ -212,7 +212,7 @@ def kept_sentence(names: list[str], failed: DialledMessage, port: int) -> str:
     return f"{who} cannot dial back ({failed.tried}), and {keep}\nhint: {remedy}"
 
 
-async def _seated(listener: Listener, place: Place, header: AgentHeader, seconds: float) -> Client | None:
+async def _seated(listener: Listener, place: DialledPlace, header: AgentHeader, seconds: float) -> Client | None:
     try:
         sock = await listener.connect(place.rank, header, seconds)
     except NodeHungUp:
