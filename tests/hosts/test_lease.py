@@ -197,9 +197,8 @@ def test_attach_takes_over_and_loses_nothing(bed2: Bed, tmp_path: Path) -> None:
     nothing_left(launch)
 
 
-def test_a_replaced_controller_ends_with_the_run(bed2: Bed, tmp_path: Path) -> None:
-    """Exit 0 says that the program has ended: the old command says how the run ends in the new one's hands."""
-    launch = begun(bed2, tmp_path)
+def replace_controller(launch: Launch) -> None:
+    """Take a run over from a controller that lives, and end it by Ctrl-C."""
     former = launch.process
     assert former is not None
     begin(launch, "attach", "--take-over", "--json")
@@ -209,6 +208,11 @@ def test_a_replaced_controller_ends_with_the_run(bed2: Bed, tmp_path: Path) -> N
     assert launch.result()["exit"] == 130
     assert former.wait(BOUND) == 130
     nothing_left(launch)
+
+
+def test_a_replaced_controller_ends_with_the_run(bed2: Bed, tmp_path: Path) -> None:
+    """Exit 0 says that the program has ended: the old command says how the run ends in the new one's hands."""
+    replace_controller(begun(bed2, tmp_path))
 
 
 def test_ctrl_c_in_attach_ends_all(bed2: Bed, tmp_path: Path) -> None:

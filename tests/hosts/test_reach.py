@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.hosts.bed import Bed, Host, Process
 from tests.hosts.launching import BOUND, Launch, culprit, program
-from tests.hosts.test_lease import begin, check_logs, clients, finish, nothing_left, until_logs_grow
+from tests.hosts.test_lease import begin, check_logs, clients, finish, nothing_left, replace_controller, until_logs_grow
 from tests.hosts.waiting import stop_process, wait_until
 from tests.ports import free_port
 
@@ -66,7 +66,7 @@ def test_a_cut_shorter_than_the_lease_costs_nothing(bed2: Bed, tmp_path: Path) -
 
 
 def test_a_cut_longer_than_the_lease_ends_the_run(bed2: Bed, tmp_path: Path) -> None:
-    launch = begun(bed2, tmp_path, "--lease", "3s")
+    launch = begun(bed2, tmp_path, "--lease", "6s")
     bed2.host("h2").link_down()
     result = launch.result()
     assert (result["exit"], culprit(result["verdict"])[0]) == (4, "h2")
@@ -117,16 +117,7 @@ def test_attach_takes_a_run_over_while_what_dialled_waits_for_the_dead_one(bed2:
 
 
 def test_a_controller_that_lives_is_replaced(bed2: Bed, tmp_path: Path) -> None:
-    launch = begun(bed2, tmp_path)
-    former = launch.process
-    assert former is not None
-    begin(launch, "attach", "--take-over", "--json")
-    launch.until("controller-attached")
-    until_logs_grow(launch)
-    launch.signal(signal.SIGINT)
-    assert launch.result()["exit"] == 130
-    assert former.wait(BOUND) == 130
-    nothing_left(launch)
+    replace_controller(begun(bed2, tmp_path))
 
 
 def test_ctrl_c_and_stop(bed2: Bed, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ class Redactor:
             hidden.lines.append(place)
 
     def line(self, text: str, note: Note) -> str:
-        """Redact a line, by itself."""
+        """Redact a line."""
         if self._known is not None:
             text = _without(text, _spans(self._known, text), KNOWN, note)
         for pattern in self._patterns:
