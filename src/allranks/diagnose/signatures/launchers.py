@@ -6,7 +6,7 @@ A row of the rule `exit-code` tells of one process. Its groups are `code` (below
 
 from __future__ import annotations
 
-from .row import Row, Sign, table
+from .row import Row, Sign, signature
 
 WEAK = Sign.WEAK
 SYMPTOM = Sign.SYMPTOM
@@ -23,17 +23,16 @@ def _end(id_: str, source: str, needs: str, pattern: str, role: Sign = WEAK) -> 
 
 ROWS = (
     # torch takes SIGHUP for itself (PContext.start), so nohup's choice to ignore it does not last.
-    Row("hangup", "rank-killed", role=SYMPTOM, source="torch elastic/multiprocessing/api.py (SIGHUP)", needs=(
-     "death signal", "got signal", "closing signal SIGHUP"),
-        pattern=r"Received (?:1|SIGHUP|Signals\.SIGHUP) death signal|got signal: 1\b|closing signal SIGHUP",
+    signature("hangup", "rank-killed", SYMPTOM, "torch elastic/multiprocessing/api.py (SIGHUP)",
+        "death signal|got signal|closing signal SIGHUP",
+        r"Received (?:1|SIGHUP|Signals\.SIGHUP) death signal|got signal: 1\b|closing signal SIGHUP",
         confidence=0.6,
-        means="SIGHUP: the terminal or the ssh session that started the launcher was closed, and torch's launcher ends "
-        "then, even under nohup", fix=DETACHED),
-    Row("death", "rank-killed", role=SYMPTOM, source="torch elastic/agent/server/api.py, multiprocessing/api.py",
-        needs=(
-     "death signal", "got signal"),
-        pattern=r"Received (?P<signal>\S+) death signal|got signal: (?P<number>\d+)", confidence=0.45,
-         means="a scheduler, a service or a person ended the launcher", also="slurm-cancelled"),
+        means="SIGHUP: the terminal or the ssh session that started the launcher was closed, and torch's "
+              "launcher ends then, even under nohup",
+        fix=DETACHED),
+    signature("death", "rank-killed", SYMPTOM, "torch elastic/agent/server/api.py, multiprocessing/api.py",
+        "death signal|got signal", r"Received (?P<signal>\S+) death signal|got signal: (?P<number>\d+)",
+        confidence=0.45, means="a scheduler, a service or a person ended the launcher", also="slurm-cancelled"),
     _end("agent-exit", "torch elastic/multiprocessing/api.py, errors/__init__.py, DeepSpeed launcher/launch.py",
          "exitcode|exits with return code",
          r"\(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)|"
@@ -81,59 +80,49 @@ ROWS = (
 
 # What containers and MPI say where they start nothing.
 STARTS = (
-    *table(
-        "Docker daemon, containerd: a runtime that its configuration does not name", Sign.ROOT,
-        "cuda-device-unavailable",
-        [("container-runtime", "nknown runtime|nknown or invalid runtime",
-          r"[Uu]nknown (?:or invalid )?runtime (?:specified|name:?):? (?!nvidia)(?P<runtime>[\w.-]{1,60})", 0.93,
-          "that container runtime is not installed there")],
-        fix="Install {runtime}'s package on {node} (habanalabs-container-runtime, "
-            "ascend-docker-runtime), name it under `runtimes` of /etc/docker/daemon.json, and run `systemctl restart "
-            "docker`",
-    ),
-    *table(
-        "OpenSSH authfile.c, sshd auth.c: modes of keys and directories", Sign.ROOT, "ssh-auth",
-        [("ssh-key-mode", "PRIVATE KEY FILE|are too open|bad permissions|bad ownership",
-          r"UNPROTECTED PRIVATE KEY FILE|Permissions \d{3,4} for '[^']+' are too open|Load key .*bad permissions|"
-          r"bad ownership or modes", 0.95, "ssh takes no key or directory that others may write or read")],
-        fix="Run `chmod 700 ~/.ssh; chmod 600 ~/.ssh/*` on {node}, as the user who owns them. A secret of Kubernetes "
-            "takes `defaultMode: 0600`",
-    ),
-    *table(
-        "capabilities(7), seccomp(2): errno 1 EPERM in a container", Sign.ROOT, "permission-denied",
-        [("container-capability", "peration not permitted", r"^(?:chroot|unshare|setns|mount|ptrace|sched_setaffinity|"
-          r"mbind|set_mempolicy|io_uring_setup|perf_event_open)\b.*Operation not permitted", 0.85,
-          "the container lacks the capability for it")],
-        fix="Give the container that capability: `securityContext.capabilities.add` of a pod, `--cap-add` of `docker "
-            "run`. sshd wants SYS_CHROOT, py-spy SYS_PTRACE, and NUMA calls want SYS_NICE",
-    ),
-    *table(
-        "Open MPI opal/mca/btl/tcp/help-mpi-btl-tcp.txt, help-mpi-runtime.txt", Sign.ROOT, "no-interface",
-        [("mpi-interface", "_tcp_if_", r"invalid value was given for (?:btl|oob)_tcp_if_(?:include|exclude)", 0.93,
-          "that interface is not on this node")],
-        fix="Name a network that every node has, not an interface: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 --mca "
-            "oob_tcp_if_include 10.0.0.0/24 …`, with the one that `ip -br addr` shows on all of them",
-    ),
-    *table(
-        "Open MPI ompi/help-mpi-runtime.txt", Sign.ROOT, "wrong-interface",
-        [("mpi-unreachable", "unable to reach each other", r"processes are unable to reach each other", 0.8,
-          "Open MPI found no network that links the processes")],
-        fix="Name the network that links the nodes: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 …`, and look at "
-            "`ip -br addr` on both",
-    ),
-    *table(
-        "MPICH hydra lib/utils/sock.c", Sign.ROOT, "name-resolution",
-        [("hydra-name", "unable to get host address for", r"unable to get host address for (?P<host>[\w.-]{1,120})",
-          0.93)],
-    ),
-    *table(
-        "MPICH hydra proxy/pmip.c", Sign.ROOT, "master-unreachable",
-        [("hydra-connect", "unable to connect to server",
-          r"unable to connect to server (?P<peer>[\w.-]{1,120}) at port (?P<port>\d+)", 0.75,
-          "the node does not reach the one that started it", "port-blocked")],
+    signature("container-runtime", "cuda-device-unavailable", Sign.ROOT,
+        "Docker daemon, containerd: a runtime that its configuration does not name",
+        "nknown runtime|nknown or invalid runtime",
+        r"[Uu]nknown (?:or invalid )?runtime (?:specified|name:?):? (?!nvidia)(?P<runtime>[\w.-]{1,60})",
+        confidence=0.93, means="that container runtime is not installed there",
+        fix="Install {runtime}'s package on {node} (habanalabs-container-runtime, ascend-docker-runtime), name "
+            "it under `runtimes` of /etc/docker/daemon.json, and run `systemctl restart docker`"),
+    signature("ssh-key-mode", "ssh-auth", Sign.ROOT,
+        "OpenSSH authfile.c, sshd auth.c: modes of keys and directories",
+        "PRIVATE KEY FILE|are too open|bad permissions|bad ownership",
+        r"UNPROTECTED PRIVATE KEY FILE|Permissions \d{3,4} for '[^']+' are too open|Load key .*bad permissions|"
+        r"bad ownership or modes", confidence=0.95,
+        means="ssh takes no key or directory that others may write or read",
+        fix="Run `chmod 700 ~/.ssh; chmod 600 ~/.ssh/*` on {node}, as the user who owns them. A secret of "
+            "Kubernetes takes `defaultMode: 0600`"),
+    signature("container-capability", "permission-denied", Sign.ROOT,
+        "capabilities(7), seccomp(2): errno 1 EPERM in a container",
+        "peration not permitted",
+        r"^(?:chroot|unshare|setns|mount|ptrace|sched_setaffinity|mbind|set_mempolicy|io_uring_setup|"
+        r"perf_event_open)\b.*Operation not permitted", confidence=0.85,
+        means="the container lacks the capability for it",
+        fix="Give the container that capability: `securityContext.capabilities.add` of a pod, `--cap-add` of "
+            "`docker run`. sshd wants SYS_CHROOT, py-spy SYS_PTRACE, and NUMA calls want SYS_NICE"),
+    signature("mpi-interface", "no-interface", Sign.ROOT,
+        "Open MPI opal/mca/btl/tcp/help-mpi-btl-tcp.txt, help-mpi-runtime.txt",
+        "_tcp_if_", "invalid value was given for (?:btl|oob)_tcp_if_(?:include|exclude)", confidence=0.93,
+        means="that interface is not on this node",
+        fix="Name a network that every node has, not an interface: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 "
+            "--mca oob_tcp_if_include 10.0.0.0/24 …`, with the one that `ip -br addr` shows on all of them"),
+    signature("mpi-unreachable", "wrong-interface", Sign.ROOT, "Open MPI ompi/help-mpi-runtime.txt",
+        "unable to reach each other", "processes are unable to reach each other", confidence=0.8,
+        means="Open MPI found no network that links the processes",
+        fix="Name the network that links the nodes: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 …`, and look "
+            "at `ip -br addr` on both"),
+    signature("hydra-name", "name-resolution", Sign.ROOT, "MPICH hydra lib/utils/sock.c",
+        "unable to get host address for", r"unable to get host address for (?P<host>[\w.-]{1,120})",
+        confidence=0.93),
+    signature("hydra-connect", "master-unreachable", Sign.ROOT, "MPICH hydra proxy/pmip.c",
+        "unable to connect to server",
+        r"unable to connect to server (?P<peer>[\w.-]{1,120}) at port (?P<port>\d+)", confidence=0.75,
+        means="the node does not reach the one that started it", also="port-blocked",
         fix="Run `getent hosts {peer}; nc -vz {peer} 22` on the other nodes. Name the interface that links them "
-            "(`mpirun -iface IFACE`), or open the firewall for MPIEXEC_PORT_RANGE",
-    ),
+            "(`mpirun -iface IFACE`), or open the firewall for MPIEXEC_PORT_RANGE"),
 )  # fmt: skip
 
 # What any launcher says of a process. The rows that know more of it are tried first.
@@ -142,19 +131,18 @@ GENERAL = (
          r"\b(?:exit(?:ed|s)?|crashed|terminated)(?: with)?(?: an?)?(?: (?:exit|return|error))?"
          r"(?: (?:code|status)){1,2}[ :=]{1,3}\(?(?P<code>-?[1-9]\d{0,2})\b(?!\.\d)"),
     # The least that can be said: it forbids to say that no line tells of a failure, and is evidence of last resort.
-    Row("alarm", "unknown", role=SYMPTOM, source="any program's words for what went wrong",
-        needs=("ERROR", "FATAL", "CRITICAL", "NCCL WARN", "rror", "RROR", "errno: ", "atal", "xception", "rashed",
-         "erminated", "borted", "ailed", "FAILED", "RESOURCE_EXHAUSTED", "esource exhausted", "nan", "NaN", "on-zero",
-         "onzero", "is dead", "died", "Non-OK", "halted", "killed", "imed out", "ould not", "annot ", "nable to"),
-        pattern=r"NCCL WARN|\b(?:[Ee]rror|ERROR)\b[^:]{0,40}: (?!(?:0|[\d.]+(?:e-?\d+)?|[Nn]one|null)(?:\s|,|$))|"
-                r"Non-OK-status|halted unexpectedly|[Cc]heck failed: |\b[Ee]rror[.!](?:\s|$)|\berrno: [1-9]|"
-                r"\breturned error\b|\b(?:FATAL|[Ff]atal|CRITICAL)\b|[Uu]nhandled exception|\bcrashed\b|"
-                r"\bterminated\b(?! (?:normally|successfully|gracefully))|\b[Aa]borted\b|\b[Ff]ailed (?:to|with|on|at|"
-                r"in|for|because)\b|\b[Ff]ailed[:!.]|\bFAILED\b|RESOURCE_EXHAUSTED|[Rr]esource exhausted|"
-                r"[Nn]on-?zero (?:exit|status|return)|\bis dead\b|\bdied\b|\bkilled\b|\b[Tt]imed out\b|"
-                r"\b(?:[Cc]ould not|[Cc]annot|[Uu]nable to) (?:be )?(?:open|load|find|connect|reach|start|create|"
-                r"allocate|bind|initiali[sz]e|read|write|save|launch|join|resolve)|\b(?:nan|"
-                r"NaN)\b.{0,40}\b(?:detected|encountered|found|unexpected|stopping|abort)|\b(?:[Dd]etected|"
-                r"[Ee]ncountered|[Ff]ound|[Uu]nexpected|is)\b.{0,30}\b(?:nan|NaN)\b",
-        confidence=0.1, rule="alarm"),
+    signature("alarm", "unknown", SYMPTOM, "any program's words for what went wrong",
+        "ERROR|FATAL|CRITICAL|NCCL WARN|rror|RROR|errno: |atal|xception|rashed|erminated|borted|ailed|FAILED|"
+        "RESOURCE_EXHAUSTED|esource exhausted|nan|NaN|on-zero|onzero|is dead|died|Non-OK|halted|killed|imed out|"
+        "ould not|annot |nable to",
+        r"NCCL WARN|\b(?:[Ee]rror|ERROR)\b[^:]{0,40}: (?!(?:0|[\d.]+(?:e-?\d+)?|[Nn]one|null)(?:\s|,|$))|"
+        r"Non-OK-status|halted unexpectedly|[Cc]heck failed: |\b[Ee]rror[.!](?:\s|$)|\berrno: [1-9]|"
+        r"\breturned error\b|\b(?:FATAL|[Ff]atal|CRITICAL)\b|[Uu]nhandled exception|\bcrashed\b|"
+        r"\bterminated\b(?! (?:normally|successfully|gracefully))|\b[Aa]borted\b|\b[Ff]ailed (?:to|with|on|at|in|"
+        r"for|because)\b|\b[Ff]ailed[:!.]|\bFAILED\b|RESOURCE_EXHAUSTED|[Rr]esource exhausted|"
+        r"[Nn]on-?zero (?:exit|status|return)|\bis dead\b|\bdied\b|\bkilled\b|\b[Tt]imed out\b|\b(?:[Cc]ould not|"
+        r"[Cc]annot|[Uu]nable to) (?:be )?(?:open|load|find|connect|reach|start|create|allocate|bind|"
+        r"initiali[sz]e|read|write|save|launch|join|resolve)|\b(?:nan|NaN)\b.{0,40}\b(?:detected|encountered|"
+        r"found|unexpected|stopping|abort)|\b(?:[Dd]etected|[Ee]ncountered|[Ff]ound|[Uu]nexpected|"
+        r"is)\b.{0,30}\b(?:nan|NaN)\b", confidence=0.1, rule="alarm"),
 )  # fmt: skip

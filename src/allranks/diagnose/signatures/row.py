@@ -95,6 +95,40 @@ class Row:
         return self.compiled.search(text)
 
 
+def signature(
+    id_: str,
+    cause: str,
+    role: Sign,
+    source: str,
+    literals: str,
+    pattern: str,
+    *,
+    confidence: float = 0.9,
+    means: str = "",
+    also: str = "",
+    rule: str = "",
+    scope: Scope = Scope.LOG,
+    trace: str = "",
+    fix: str = "",
+) -> Row:
+    """Make a row; its literals are separated by `|`."""
+    return Row(
+        id_,
+        cause,
+        role,
+        source,
+        needs=tuple(literals.split("|")),
+        pattern=pattern,
+        confidence=confidence,
+        means=means,
+        also=also,
+        rule=rule,
+        scope=scope,
+        trace=trace,
+        fix=fix,
+    )
+
+
 Cells = (
     tuple[str, str, str]
     | tuple[str, str, str, float]
@@ -106,6 +140,6 @@ Cells = (
 def table(
     source: str, role: Sign, cause: str, rows: Sequence[Cells], *, scope: Scope = Scope.LOG, fix: str = ""
 ) -> tuple[Row, ...]:
-    """Make rows of one cause and source: (id, needs separated by `|`, pattern, then confidence, means, also)."""
+    """Make rows of one cause and source: (id, literals separated by `|`, pattern, then confidence, means, also)."""
     made = (Row(row[0], cause, role, source, tuple(row[1].split("|")), *row[2:]) for row in rows)
     return tuple(replace(row, scope=scope, fix=fix) for row in made)
