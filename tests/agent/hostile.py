@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hosts.waiting import BOUND
+from tests.processes import command_of
 
 from allranks.protocol.frames import Decoder, OutputFrame, pack_json
 from allranks.protocol.secure import Handshake, Records, pack_control
@@ -285,9 +286,8 @@ class Hostile:
         """Of these, those that run the program."""
         found = []
         for pid in self.alive():
-            with contextlib.suppress(OSError):
-                if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    found.append(pid)
+            if b"train.py" in command_of(pid):
+                found.append(pid)
         return found
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.agent.real_agent import RealAgent, channel, real_agent
 from tests.hosts.waiting import BOUND, wait_until
+from tests.processes import parent_of
 
 from allranks.agent.files import names_in, read_link
 from allranks.agent.processes import command_of, descendants
@@ -119,7 +120,7 @@ def test_agent_and_supervisor_stand_in_no_directory_that_may_be_removed(tmp_path
     with real_agent(cwd=str(place)) as agent:
         order = StartOrder(0, (), make=("made",))
         agent.start(WAIT, order=order, workdir=".")
-        supervisor = int(Path(f"/proc/{agent.hello.pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        supervisor = parent_of(agent.hello.pid)
         assert [os.readlink(f"/proc/{pid}/cwd") for pid in (agent.hello.pid, supervisor)] == ["/", "/"]
         (rank,) = [m.pid for m in agent.seen if isinstance(m, StartedMessage)]
         assert os.readlink(f"/proc/{rank}/cwd") == str(place)

@@ -21,6 +21,7 @@ from tests import forked
 from tests.hosts.bed import Bed
 from tests.hosts.waiting import BOUND, wait_until
 from tests.measured_time import ledger_faults
+from tests.processes import command_of, parent_of, stat_of
 from tests.reference.validating import directory_faults
 
 from allranks.protocol.codec import encode
@@ -171,7 +172,7 @@ class Launch:
             if not entry.isdigit():
                 continue
             try:
-                if os.readlink(f"/proc/{entry}/cwd") == str(self.work) and _state(entry) not in "ZX":
+                if os.readlink(f"/proc/{entry}/cwd") == str(self.work) and stat_of(entry)[0] not in "ZX":
                     found.append(int(entry))
             except OSError:
                 continue
@@ -209,25 +210,17 @@ class Launch:
 
     def agent_pid(self, rank: int) -> int:
         """The machine pid of the agent that owns a rank."""
-        return _parent(self.rank_pid(rank))
-
-
-def _state(pid: str) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return parent_of(self.rank_pid(rank))
 
 
 def _start_ticks(pid: int) -> int:
     """When a process began: proc(5), field 22, counted from the state on."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return int(stat_of(pid)[19])
 
 
 def _parent_is_agent(pid: int) -> bool:
     """A rank's main process is a child of the agent; the agent runs the boot line."""
-    words = Path(f"/proc/{_parent(pid)}/cmdline").read_bytes()
+    words = command_of(parent_of(pid))
     return b"ALLRANKS-BOOT" in words or b"allranks.agent" in words
 
 

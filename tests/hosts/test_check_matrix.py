@@ -19,6 +19,7 @@ from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.test_faults_clock import FAKETIME, python_ahead
 from tests.hosts.test_faults_network import squatter
 from tests.hosts.waiting import wait_until
+from tests.processes import parent_of
 
 from allranks.gang.plugins import all_checks
 
@@ -387,7 +388,7 @@ def test_a_leftover_of_an_earlier_run(check: Checker) -> None:
     """Launcher, agent and supervisor are killed in one instant: the documented limit. A rank's child stays."""
     launch = Launch(check.bed, check.place / "earlier").start(program("v_steps.py"), hosts="h3").until_running(1)
     agent = launch.agent_pid(0)
-    supervisor = int(Path(f"/proc/{agent}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    supervisor = parent_of(agent)
     launch.kill_launcher()
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in (supervisor, agent):

@@ -17,6 +17,7 @@ from tests.hosts.bed import Bed, Host, Process
 from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.programs.v_lines import complete, taken
 from tests.hosts.waiting import wait_until
+from tests.processes import command_of
 
 RANKS = 4
 SLOWLY = "0.002"
@@ -82,7 +83,7 @@ def relays(launch: Launch, host: str) -> list[Process]:
     boots = [p for p in launch.bed.host(host).pids() if "ALLRANKS-BOOT" in p.command and p.state != "Z"]
     pids = {p.pid for p in boots}
     detached = {p.pid for p in boots if _session(p.pid) not in {_session(q.ppid) for q in boots if q.ppid == p.ppid}}
-    return [p for p in boots if p.pid in detached & pids and p.ppid not in pids and b"sshd" in _name(p.ppid)]
+    return [p for p in boots if p.pid in detached & pids and p.ppid not in pids and b"sshd" in command_of(p.ppid)]
 
 
 def _session(pid: int) -> int:
@@ -90,13 +91,6 @@ def _session(pid: int) -> int:
         return os.getsid(pid)
     except ProcessLookupError:
         return -1
-
-
-def _name(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def ranks_on(host: Host) -> list[Process]:

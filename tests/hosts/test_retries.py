@@ -14,6 +14,7 @@ import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.waiting import wait_until
+from tests.processes import parent_of
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def test_a_new_agent_where_agent_or_supervisor_was_killed(launch: Launch, who: s
     metrics_file = launch.run_dir / "outputs" / "rank_01_metrics.jsonl"
     wait_until(lambda: metrics_file.exists() and metrics_file.stat().st_size, BOUND, "metrics of attempt 0")
     agent = launch.agent_pid(1)
-    supervisor = int(Path(f"/proc/{agent}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    supervisor = parent_of(agent)
     os.kill(agent if who == "agent" else supervisor, signal.SIGKILL)
     result = launch.result()
     assert (result["exit"], result["verdict"]) == (0, None), result

@@ -13,6 +13,7 @@ import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import Launch, program
 from tests.hosts.waiting import wait_until
+from tests.processes import parent_of
 
 RANKS = 6
 
@@ -67,7 +68,7 @@ def test_sigkill_of_a_rank(bed4: Bed, tmp_path: Path) -> None:
 def test_a_agent_or_supervisor_that_dies_or_stops(bed4: Bed, tmp_path: Path, who: str, number: int) -> None:
     launch = begun(bed4, tmp_path, "wait")
     agent = launch.agent_pid(2)
-    pid = agent if who == "agent" else int(Path(f"/proc/{agent}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    pid = agent if who == "agent" else parent_of(agent)
     os.kill(pid, number)
     result = launch.result()
     assert launch.alive() == []

@@ -18,6 +18,7 @@ from tests.hosts.conftest import MakeBed
 from tests.hosts.launching import BOUND, PYTHON, Launch, program
 from tests.hosts.terminal import Terminal
 from tests.hosts.waiting import wait_until
+from tests.processes import parent_of
 
 from allranks.agent.processes import alive, read_processes
 
@@ -235,7 +236,7 @@ def own2(make_bed: MakeBed, tmp_path: Path) -> Bed:
 def keepers(launch: Launch) -> tuple[set[int], set[int]]:
     """The pids of agents and of supervisors."""
     agents = {launch.agent_pid(rank) for rank in range(RANKS)}
-    return agents, {int(Path(f"/proc/{g}/stat").read_text().rsplit(")", 1)[1].split()[1]) for g in agents}
+    return agents, {parent_of(agent) for agent in agents}
 
 
 def orphan(launch: Launch) -> Launch:

@@ -16,6 +16,7 @@ from typing import NoReturn
 import pytest
 from tests.descriptors import many_open
 from tests.hosts.waiting import BOUND, wait_until
+from tests.processes import stat_of
 
 from allranks.cli import report
 from allranks.cluster.nodes import virtual_cluster
@@ -77,7 +78,7 @@ def test_the_work_ends_with_whoever_waits_for_it(tmp_path: Path) -> None:
 
 def alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+        return stat_of(pid)[0] not in "ZX"
     except OSError:
         return False
 

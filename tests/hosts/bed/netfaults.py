@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.hosts.bed.commands import BedError, Unavailable, batch, call, in_netns
 from tests.hosts.bed.host import HostBase, network_fault
 from tests.hosts.waiting import wait_until
+from tests.processes import command_of
 
 RELAY = Path(__file__).with_name("relay.py")
 TABLE = "table inet faults { chain input { type filter hook input priority 0; }; }\n"
@@ -232,7 +233,4 @@ def _cmdline(pid: int) -> bytes:
     """Empty when the process is gone or a zombie (which is reaped if it is our child)."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+    return command_of(pid)

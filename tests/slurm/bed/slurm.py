@@ -16,6 +16,7 @@ from typing import Any
 from tests.hosts.bed import Bed, BedError
 from tests.hosts.bed import missing as no_hosts
 from tests.hosts.waiting import BOUND, wait_until
+from tests.processes import command_of
 from tests.slurm.bed.config import gres_conf, slurm_conf
 
 PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge"}
@@ -99,7 +100,7 @@ class SlurmBed:
         for name in ("munged", "slurmctld"):
             with suppress(OSError, ValueError):
                 pid = int((self.dir / f"{name}.pid").read_text())
-                if name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if name.encode() in command_of(pid):
                     found.append(pid)
         return found
 
