@@ -7,7 +7,6 @@ from tests.gang.test_gang import Drive
 
 from allranks.cli.test import dead_pairs, without
 from allranks.cluster import Cluster, Node
-from allranks.gang.tested import findings_of
 from allranks.plan.launchers.collectives import arguments
 from allranks.protocol.orders import SuiteNodes
 from allranks.settings import RunSpec
@@ -93,50 +92,3 @@ def test_a_node_without_links_is_left_out() -> None:
     assert chosen(("h0", "h1"), ("h0", "h2"), ("h0", "h3")) == [(0, "h1"), (1, "h2"), (2, "h3")]
     assert chosen(reached="h1 h3") == [(0, "h1"), (1, "h3")]
     assert chosen(reached="") == []
-
-
-# -- findings from rows --------------------------------------------------------------------------------
-
-PLACES = {0: "h0", 1: "h0", 2: "h1", 3: "h1"}
-
-
-def collective(**more: object) -> dict[str, object]:
-    return {"kind": "collective", "test": "all_gather", "status": "fail", "reason": "on rank 0: wrong", **more}
-
-
-def test_a_wrong_block_blames_the_rank_whose_data_it_is() -> None:
-    failures = [
-        {"rank": r, "round": 0, "kind": "float32", "index": 3, "expected": "7", "found": "0", "source": 2}
-        for r in (0, 1, 3)
-    ]
-    (found,) = findings_of({"collective": [collective(failures=failures)]}, PLACES)
-    assert (found.id, found.where.node, found.where.rank) == ("collective-wrong", "h1", 2)
-    assert found.evidence[0] == "rank 0 (h0): expected 7, found 0"
-
-
-def test_an_error_names_the_nodes_that_had_it() -> None:
-    failures = [{"rank": r, "status": "error", "reason": "Connection closed by peer"} for r in (0, 2)]
-    (found,) = findings_of({"collective": [collective(failures=failures)]}, PLACES)
-    assert (found.id, found.where.node, found.where.nodes) == ("collective-error", None, ("h0", "h1"))
-
-
-def test_a_hang_blames_ranks_without_a_sign_of_life_before_those_that_were_late() -> None:
-    hang = {
-        "test": "all_gather", "text": "no end", "arrived": [1], "missing": [0, 2, 3], "silent": [2, 3], "places": {},
-        "stacks": {"0": ["a.py:1 main", "b.py:2 all_gather"]},
-    }  # fmt: skip
-    row = collective(status="hang", reason="no end within 10 s", hang=hang)
-    (found,) = findings_of({"collective": [collective(status="pass"), row]}, PLACES)
-    assert (found.id, found.where.node, found.where.rank) == ("collective-hang", "h1", None)
-    assert "h1" in found.message and found.evidence == ("rank 0 (h0) was in b.py:2 all_gather",)
-    (found,) = findings_of({"collective": [{**row, "hang": {**hang, "silent": []}}]}, PLACES)
-    assert found.where.nodes == ("h0", "h1")
-
-
-def test_links_come_first_and_doubts_last() -> None:
-    links = [{"id": "link-slow", "status": "fail", "message": "m", "where": {"node": "h0", "peer": "h1"}},
-             {"id": "node-slow", "status": "unknown", "message": "perhaps", "where": {"node": "h1"}}]  # fmt: skip
-    end = {"suite": "full", "ok": False, "exit": 3, "findings": links}
-    found = findings_of({"collective": [collective()], "end": [end]}, PLACES)
-    assert [f.id for f in found] == ["link-slow", "collective-error", "node-slow"]
-    assert (found[0].where.node, found[0].where.peer) == ("h0", "h1")

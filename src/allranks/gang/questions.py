@@ -38,7 +38,7 @@ from allranks.runs.questions import (
 )
 from allranks.text import error_line
 
-from .conducting import RoleSession, status_of_roles
+from .conducting import status_of_roles
 from .controller import Controller
 from .states import State
 
@@ -51,15 +51,15 @@ Answered = TypeVar("Answered", StacksMessage, ProfiledMessage)
 
 
 class Questions:
-    """Answers for the sessions of a run: one for each of its roles."""
+    """Answers for the controllers of a run: one for each of its roles."""
 
-    def __init__(self, sessions: Sequence[RoleSession]) -> None:
-        self._sessions = sessions
+    def __init__(self, controllers: Sequence[Controller]) -> None:
+        self._controllers = controllers
         self._numbers = itertools.count(1)
         self._profiles = 0  # that there have been
         self._open: dict[int, asyncio.Future[StacksMessage | ProfiledMessage]] = {}
-        for session in sessions:
-            session.controller.answered = self._answered
+        for controller in controllers:
+            controller.answered = self._answered
 
     async def serve(self, uid: str) -> None:
         """Listen until cancelled."""
@@ -93,20 +93,19 @@ class Questions:
     async def answer(self, question: StacksQuestion) -> StacksAnswer:
         """Ask the agents for stacks, all at once."""
         asked = []
-        for session in self._running(question.roles):
-            controller = session.controller
+        for controller in self._running(question.roles):
             is_launched = controller.roster.spec.launch.launcher != "direct"  # agents alone know who has which rank
             for node, running in controller.roster.running_ranks().items():
                 ranks = tuple(rank for rank in question.ranks if is_launched or rank in running)
                 if ranks or not question.ranks:
                     asked.append(self._stacks(controller, node, ranks, question))
         nodes = await asyncio.gather(*asked)
-        return StacksAnswer(tuple(nodes), status_of_roles(self._sessions))
+        return StacksAnswer(tuple(nodes), status_of_roles(self._controllers))
 
-    def _running(self, roles: Sequence[str]) -> list[RoleSession]:
-        """List the sessions of these roles, or of all, that have ranks."""
-        wanted = [one for one in self._sessions if not roles or one.context.role.name in roles]
-        return [one for one in wanted if one.controller.roster.state is State.RUNNING]
+    def _running(self, roles: Sequence[str]) -> list[Controller]:
+        """List the controllers of these roles, or of all, that have ranks."""
+        wanted = [one for one in self._controllers if not roles or one.context.role.name in roles]
+        return [one for one in wanted if one.roster.state is State.RUNNING]
 
     async def _stacks(
         self, controller: Controller, node: str, ranks: tuple[int, ...], question: StacksQuestion
@@ -160,22 +159,21 @@ class Questions:
     async def profile(self, question: ProfileQuestion) -> ProfileAnswer:
         """Profile the chosen ranks of each role, all at once."""
         profiles: list[Awaitable[list[ProfiledRank]]] = []
-        for session in self._running(question.roles):
-            places = {rank: node for rank, (node, _) in session.controller.roster.layout().items()}
+        for controller in self._running(question.roles):
+            places = controller.roster.node_of_rank()
             chosen = [rank for rank in sorted(places) if rank in question.ranks]
             if not question.ranks and not profiles:
                 chosen = sorted(places)[:1]
             if chosen:
-                number = self._next_profile(session)
-                profiles.append(
-                    self._profile(_Profile(session, number, {rank: places[rank] for rank in chosen}), question)
-                )
+                number = self._next_profile(controller)
+                profile = _Profile(controller, number, {rank: places[rank] for rank in chosen})
+                profiles.append(self._profile(profile, question))
         ranks = await asyncio.gather(*profiles)
         return ProfileAnswer(tuple(itertools.chain.from_iterable(ranks)))
 
-    def _next_profile(self, session: RoleSession) -> int:
+    def _next_profile(self, controller: Controller) -> int:
         """Give the next number in the run, over all of its controllers."""
-        folder = session.run_dir.log_path(0, "", TRACE, 0, 0).parent
+        folder = controller.run_dir.log_path(0, "", TRACE, 0, 0).parent
         numbers = [path.name.split("_")[1] for path in folder.glob("profile_*_rank_*")]
         last = max((int(number) for number in numbers if number.isdecimal()), default=0)
         self._profiles = max(self._profiles, last) + 1
@@ -206,7 +204,7 @@ class Questions:
             def order(number: int) -> ProfileOrder:
                 return ProfileOrder(ranks, seconds, profile.number, number, is_end)
 
-            message = await self._ask(profile.session.controller, node, order, ProfiledMessage, TRACE_SECONDS)
+            message = await self._ask(profile.controller, node, order, ProfiledMessage, TRACE_SECONDS)
             if isinstance(message, str):
                 return dict.fromkeys(ranks, RankProfile(error=f"of its node: {message}"))
             gone = RankProfile(error=message.error or "it does not run")
@@ -219,13 +217,13 @@ class Questions:
 class _Profile(NamedTuple):
     """A profile of ranks of one role, with the nodes that they are on."""
 
-    session: RoleSession
+    controller: Controller
     number: int
     places: Mapping[int, str]
 
     def _seen(self) -> tuple[int | None, float]:
         """Give the step that the role has come to, and how many it does a second; None and 0 where that is not seen."""
-        ranks = self.session.controller.observing.progress.by_rank().values()
+        ranks = self.controller.observing.progress.by_rank().values()
         steps = [one.step for one in ranks if one.step is not None]
         return max(steps, default=None), max((one.rate or 0.0 for one in ranks), default=0.0)
 
@@ -233,7 +231,7 @@ class _Profile(NamedTuple):
         """Wait for one step more than are wanted: it begins in the midst of one. Give the steps seen first and last.
 
         Programs that show few of their steps are waited for by their rate. The end of the attempt is an end too."""
-        roster = self.session.controller.roster
+        roster = self.controller.roster
         attempt = roster.attempt
         began = time.monotonic()
         first, rate = self._seen()
@@ -256,7 +254,7 @@ class _Profile(NamedTuple):
         """Say what has come of a rank's."""
         trace = ""
         if one.size:
-            trace = str(self.session.run_dir.log_path(0, "", TRACE, rank, self.number))
+            trace = str(self.controller.run_dir.log_path(0, "", TRACE, rank, self.number))
         return ProfiledRank(
             rank,
             self.places[rank],
@@ -266,7 +264,7 @@ class _Profile(NamedTuple):
             stalled=one.stalled,
             trace=trace,
             size=one.size,
-            role=self.session.context.role.name,
+            role=self.controller.context.role.name,
             note=one.note,
             error=one.error,
         )

@@ -24,15 +24,15 @@ from allranks.cluster import Cluster, Node
 from allranks.cluster.nodes import JOINED
 from allranks.diagnose.causes import exit_code
 from allranks.diagnose.incident import Incident, beat_of
-from allranks.diagnose.roles import OWN, RoleEnd
+from allranks.diagnose.roles import OWN, RoleEnd, at_fault
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import CHECK_FAILED, DONE, HANG
-from allranks.findings import SURE, Finding, Verdict
+from allranks.findings import SURE, Finding, Verdict, in_role
 from allranks.plan.environment import HandedOver, forwarded, handed_over
 from allranks.preflight.check import Check
 from allranks.preflight.judge import hardware_checks, of_level
 from allranks.protocol.attempts import AttemptEnd
-from allranks.protocol.frames import PROTOCOL
+from allranks.protocol.frames import PROTOCOL, RANK_LOG
 from allranks.protocol.orders import Environments
 from allranks.protocol.run_facts import (
     AttemptStart,
@@ -62,15 +62,17 @@ from allranks.runs.documents import (
 )
 from allranks.runs.nodeledger import SeenNode, add_records, blame, ledger_file, records_of
 from allranks.runs.opening import controller_identity, node_entry, take_control, write_nodes, write_opening
+from allranks.runs.regular import read_end
 from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
 from allranks.runs.timeledger import newest_steps
 from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
+from allranks.settings.ray import name_of
 from allranks.text import join_words
 
 from .channel import Shipper
-from .conducting import conduct, directories_of, result_of_roles, status_of_roles
+from .conducting import conduct, directories_of, status_of_roles
 from .controller import Controller
 from .gang import Gang
 from .history import History, attempts_of
@@ -92,6 +94,8 @@ if TYPE_CHECKING:
 
 
 LATE = 2.0  # seconds that a controller on a loaded machine may be late with status.json
+LAST_LINES = 3  # of a role that did not get ready
+LOG_END = 4 << 10  # bytes in which they are looked for
 LOGS_SECONDS = 20.0  # for reading the logs of a failed attempt, where the verdict is not sure without them
 
 
@@ -148,11 +152,16 @@ class Session:
         """The session of each role, this one first."""
         return [self, *self.others]
 
+    @property
+    def controllers(self) -> list[Controller]:
+        """The controller of each role, this one's first."""
+        return [session.controller for session in self.of_roles]
+
     def take_others(self, others: Sequence[Session]) -> None:
         """Conduct the sessions of the other roles of the run, in the order in which they stand in the settings."""
         self.others = list(others)
         if others:
-            conduct(self.of_roles)
+            conduct(self.controllers)
 
     def run(
         self, on_stop_key: Callable[[Session], None] | None = None, stop_first: str | None = None
@@ -231,7 +240,7 @@ class Session:
             loop.call_soon(self.stop_all, stop_first, self.spec.limits.stop_grace)
         if self._asked_to_stop is not None:  # before there was a loop to tell
             loop.call_soon(self._stop_of_a_node, self._asked_to_stop)
-        self._answering = start_task(Questions(self.of_roles).serve(self.context.uid))
+        self._answering = start_task(Questions(self.controllers).serve(self.context.uid))
         ends = await asyncio.gather(*map(self._play, self.of_roles), return_exceptions=True)
         for error in ends:
             if error is not None:
@@ -401,7 +410,7 @@ class Session:
         refused = self.reach.refuse_requeue() if result.no_requeue and not stopped else ""
         if refused:
             self.controller.note(PlainNote(f"{refused}: {result.no_requeue}"))
-        status = status_of_roles(self.of_roles)
+        status = status_of_roles(self.controllers)
         written = write_result(self.run_dir, result, stopped, status, ended_t)
         if not self.cluster.is_virtual:
             self._remember_nodes(result)
@@ -570,6 +579,51 @@ async def run_round(sessions: Sequence[Session]) -> list[ResultDocument]:
 def _interrupt(sessions: Sequence[Session], reason: str) -> None:
     for session in sessions:
         session.interrupt(reason)
+
+
+def result_of_roles(sessions: Sequence[Session], ended_t: float) -> ResultDocument:
+    """Make the result of a run of the results of its roles: the role that failed first says why it failed."""
+    results = {session.context.role.name: session.own_result(ended_t) for session in sessions}
+    first = results[sessions[0].context.role.name]
+    if len(sessions) == 1:
+        return first
+    culprit = at_fault([session.role_end for session in sessions])
+    merged = first
+    if culprit is not None and culprit.verdict is not None:
+        name = culprit.role.name
+        own = results[name]
+        printed = next(_printed_last(session) for session in sessions if session.context.role is culprit.role)
+        part = name_of(culprit.role, culprit.verdict.finding.where.rank)
+        verdict = in_role(culprit.verdict, name, printed, part)
+        merged = dataclasses.replace(
+            first, exit=own.exit, program_exit=own.program_exit, verdict=verdict, no_requeue=own.no_requeue
+        )
+    elif first.verdict is None and sessions[0].role_end.was_ended:
+        merged = dataclasses.replace(first, exit=DONE)
+    every = list(results.values())
+    return dataclasses.replace(
+        merged,
+        findings=tuple(finding for result in every for finding in result.findings),
+        left={node: left for result in every for node, left in result.left.items()},
+        unfetched={node: one for result in every for node, one in result.unfetched.items()},
+        dropped={node: one for result in every for node, one in result.dropped.items()},
+        undecodable={source: count for result in every for source, count in result.undecodable.items()},
+        outputs={node: one for result in every for node, one in result.outputs.items()},
+        roles={session.context.role.name: session.role_result(results) for session in sessions},
+    )
+
+
+def _printed_last(session: Session) -> list[str]:
+    verdict = session.verdict
+    node = session.controller.roster.nodes.get((verdict.finding.where.node if verdict is not None else None) or "")
+    if verdict is None or verdict.cause != "role-not-ready" or node is None:
+        return []
+    lines: list[str] = []
+    for rank in node.ranks:
+        log = session.run_dir.log_path(node.index, node.name, RANK_LOG, rank, session.controller.roster.attempt)
+        with contextlib.suppress(OSError):
+            lines += read_end(log, LOG_END).decode("utf-8", "replace").splitlines()[-LAST_LINES:]
+    return [line for line in lines[-LAST_LINES:] if line.strip()]
 
 
 # -- making sessions -----------------------------------------------------------------------------------
