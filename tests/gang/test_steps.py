@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.gang.progress import Progress
-from allranks.gang.steps import ONE_END, StepFinder, StepSeen
+from allranks.gang.steps import LOOKED_AT, StepFinder, StepSeen
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.protocol.run_facts import StepsResumed
 from allranks.runs.documents import RankStatus
@@ -24,15 +24,15 @@ EXPECTED = [
     ("transformers", "tqdm", 60, 60, 3.0),
     ("lightning", "tqdm", 60, None, 2.0),
     ("lightning_without_logger", "tqdm", 60, None, 2.0),
-    ("megatron", "Megatron", 3, 100, None),
-    ("torchtitan", "torchtitan", 20, None, None),
-    ("deepspeed", "DeepSpeed", 20, None, 0.0),
-    ("deepspeed_pipeline", "DeepSpeed pipeline", 20, None, None),
+    ("megatron", "words", 3, 100, None),
+    ("torchtitan", "words", 20, None, None),
+    ("deepspeed", "words", 20, None, 0.0),
+    ("deepspeed_pipeline", "words", 20, None, None),
     ("torchvision", "torchvision", 30, None, 1.0),
     ("imagenet", "torchvision", 211, None, 2.0),
     ("mmengine", "mmengine", 296, None, 2.0),
     ("nanogpt", "words", 30, None, None),
-    ("nemo", "Megatron", 2, 999, 0.0),
+    ("nemo", "words", 2, None, 0.0),
     ("json_lines", "words", 30, None, 0.03),
     ("own_loop", "words", 60, 150, 2.0),
     ("fraction", "fraction", 20, 500, None),
@@ -129,16 +129,13 @@ def test_the_bar_of_an_evaluation_is_another() -> None:
     assert [one.step for one in look(finder, training + evaluation, 40)][-1] == 20
 
 
-def test_a_burst_between_two_ends_is_not_looked_at() -> None:
-    """A piece of any length costs the same: what is in its middle is not looked for."""
+def test_of_a_burst_the_end_is_looked_at() -> None:
+    """A piece of any length costs the same."""
     noise = b"x" * 70 + b"\n"
-    middle = (
-        noise * (2 * ONE_END // 71) + b"step 1 loss 2\nstep 2 loss 2\nstep 3 loss 2\n" + noise * (2 * ONE_END // 71)
-    )
+    steps = b"step 1 loss 2\nstep 2 loss 2\nstep 3 loss 2\n"
     finder = StepFinder()
-    assert finder.feed(middle, 0.0, 0.0) == []
-    ends = b"step 4 loss 2\n" + noise * (4 * ONE_END // 71) + b"step 9 loss 2\n"
-    assert [one.step for one in finder.feed(ends, 10.0, 10.0)] == [4, 9]
+    assert finder.feed(steps + noise * (LOOKED_AT // 70), 0.0, 0.0) == []
+    assert [one.step for one in finder.feed(noise * (LOOKED_AT // 70) + steps, 10.0, 10.0)] == [1, 2, 3]
 
 
 # -- in a run ------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ LARGEST_COUNT = (1 << 53) - 1
 BEFORE = 640  # bytes of a line before a literal that are looked at: bars are drawn with three bytes a cell
 AFTER = 320
 TRIES = 6  # places of one literal in a piece that are looked at
-ONE_END = 8 << 10  # bytes at each end of a piece in which a source is looked for
+LOOKED_AT = 16 << 10  # bytes at the end of a piece in which a source is looked for
 FRUITLESS = 50  # looks for a source that found nothing, until the next one waits PAUSE seconds
 PAUSE = 0.1
 LONGEST_PAUSE = 0.8
@@ -46,39 +46,29 @@ _MEASURES = re.compile(
 class StepFormat(NamedTuple):
     """Lines of one kind: each contains one of `literals`, and `pattern` finds the numbers in a window around it.
 
-    `is_own`: nothing but a training loop of that framework prints it. `first_epoch`: its numbers begin again with
-    every epoch, and this is the number of the first. `is_bar`: a bar of tqdm, of which the text before counts too."""
+    `first_epoch`: nothing but a training loop of that framework prints it, its numbers begin again with every epoch,
+    and this is the number of the first. `is_bar`: a bar of tqdm, of which the text before counts too."""
 
     name: str
     literals: tuple[bytes, ...]
     pattern: re.Pattern[bytes]
-    is_own: bool = False
     first_epoch: int | None = None
     is_bar: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Tell whether it is a framework's own line."""
+        return self.first_epoch is not None
 
 
 # The more a line says, the earlier its row. Each has the place that prints it.
 FORMATS = (
-    # NVIDIA/Megatron-LM megatron/training/training.py, training_log; Megatron-DeepSpeed and its descendants too
-    StepFormat(
-        "Megatron",
-        (b" iteration ",),
-        re.compile(rb" iteration +" + _NUMBER + rb"/ *" + _TOTAL + rb" \|"),
-        is_own=True,
-    ),
-    # pytorch/torchtitan torchtitan/components/metrics.py, MetricsProcessor.log; its validation says `validate step:`
-    StepFormat("torchtitan", (b"step:",), re.compile(rb"(?<!validate )step: *" + _NUMBER + rb" +loss: "), True),
-    # deepspeedai/DeepSpeed deepspeed/runtime/engine.py, _report_progress
-    StepFormat("DeepSpeed", (b"step=",), re.compile(rb"\] step=" + _NUMBER + rb", skipped=\d+, lr="), True),
-    # deepspeedai/DeepSpeed deepspeed/runtime/pipe/engine.py, train_batch
-    StepFormat("DeepSpeed pipeline", (b"steps: ",), re.compile(rb"steps: " + _NUMBER + rb" loss: "), True),
     # Lightning-AI/pytorch-lightning src/lightning/pytorch/callbacks/progress/tqdm_progress.py: the bar of training is
     # called `Epoch 0`, and ends in the logger's version
     StepFormat(
         "Lightning",
         (b"v_num=",),
         re.compile(rb"Epoch " + _EPOCH_NUMBER + rb": [^\r\n]{0,600}?\| " + _NUMBER + rb"/(?:" + _TOTAL + rb"|\?) \["),
-        is_own=True,
         first_epoch=0,
     ),
     # pytorch/vision references/classification/utils.py (MetricLogger), pytorch/examples imagenet/main.py
@@ -86,7 +76,6 @@ FORMATS = (
         "torchvision",
         (b"Epoch: [",),
         re.compile(rb"Epoch: \[" + _EPOCH_NUMBER + rb"\] {0,4}\[ *" + _NUMBER + rb"/ *" + _TOTAL + rb"\]"),
-        is_own=True,
         first_epoch=0,
     ),
     # open-mmlab/mmengine mmengine/runner/log_processor.py, get_log_after_iter
@@ -97,7 +86,6 @@ FORMATS = (
             rb"(?:Iter\(train\) {1,4}|Epoch\(train\) {1,4}\[ *" + _EPOCH_NUMBER + rb"\])\[ *" + _NUMBER + rb"/ *"
             + _TOTAL + rb"\]"
         ),
-        is_own=True,
         first_epoch=1,
     ),
     # tqdm/tqdm tqdm/std.py, format_meter: `desc:  12%|█▏        | 12/100 [00:05<00:40,  2.10it/s]`. It is what Hugging
@@ -118,7 +106,7 @@ FORMATS = (
         re.compile(
             rb"(?i)(?<![a-z_-])(?P<word>global[_ -]?step|steps?|iter|iteration|batch)"
             + rb"['\"]?[ \t]{0,8}[:=#\[(]?[ \t]{0,8}['\"]?"
-            + _NUMBER + rb"(?: {0,4}(?:/|of) {0,4}" + _TOTAL + rb")?(?!/\d|:\d|\.\d|%| ?[KMG]?i?B\b)[^\d]"
+            + _NUMBER + rb"(?: {0,4}(?:/|of) {0,8}" + _TOTAL + rb")?(?!/\d|:\d|\.\d|%| ?[KMG]?i?B\b)[^\d]"
         ),
     ),
     # `[5/100] loss 2.1`; samples, as `[640/60000 (1%)]` of pytorch/examples mnist/main.py, are not steps
@@ -131,7 +119,9 @@ FORMATS = (
 
 
 class StepSighting(NamedTuple):
-    """A line with a number of a step. `key`: what is the same in all lines of one source; `text`: the line's form."""
+    """A line with a number of a step. `key`: what is the same in all lines of one source; `text`: the line's form.
+
+    `trust`: 0 is a framework's own line, 1 says that it is of training, 2 does not."""
 
     format: StepFormat
     key: bytes
@@ -157,52 +147,34 @@ class StepSeen(NamedTuple):
     is_first: bool = False
 
 
-class Source(NamedTuple):
-    """What a rank's steps are read from: it holds for the attempts that follow too.
+class _Candidate(NamedTuple):
+    """A source that may count steps: its first and last line, and how often its number has grown."""
 
-    `trust`: 0 is a framework's own line, 1 says that it is of training, 2 does not. `starts_over`: its counts begin
-    again with every epoch, None where that is not known yet. `origin` is the number of the first epoch."""
+    first: StepSighting
+    last: StepSighting
+    grown: int = 1
 
-    format: StepFormat
-    key: bytes
-    trust: int
-    starts_over: bool | None = None
-    origin: int | None = None
-
-
-class _Candidate:
-    """A source that may count steps."""
-
-    def __init__(self, first: StepSighting) -> None:
-        self.first = first
-        self.last = first
-        self.grown = 1
-
-    def take(self, sighting: StepSighting) -> bool:
-        """Tell whether it counts steps, as far as is known."""
+    def with_line(self, sighting: StepSighting) -> _Candidate:
+        """Take a further line; a number that falls begins anew."""
         if sighting.number < self.last.number:
-            self.first = sighting
-            self.grown = 1
-        elif sighting.number > self.last.number:
-            self.grown += 1
-        self.last = sighting
-        return self.is_sure()
+            return _Candidate(sighting, sighting)
+        return _Candidate(self.first, sighting, self.grown + (sighting.number > self.last.number))
 
+    @property
     def is_sure(self) -> bool:
         """Tell whether enough has been seen."""
-        last = self.last
-        if last.format.is_own:
-            return last.number > 0
-        if last.format.is_bar or last.trust == 1:
-            return self.grown >= 2
-        return self.grown >= SURE_AFTER
+        if self.last.format.is_own:
+            return self.last.number > 0
+        return self.grown >= (2 if self.last.format.is_bar or self.last.trust == 1 else SURE_AFTER)
 
 
 class StepFinder:
     """Finds the steps in one rank's output; `is_absolute` tells whether numbers mean the same in every attempt."""
 
     def __init__(self) -> None:
-        self.source: Source | None = None
+        self.source: StepSighting | None = None  # a line of it: in the attempts that follow too
+        self._starts_over: bool | None = None  # its counts begin again with every epoch; None: not known yet
+        self._origin: int | None = None  # the number of its first epoch
         self.is_absolute = True
         self.epoch: float | None = None
         self._candidates: dict[bytes, _Candidate] = {}
@@ -261,16 +233,13 @@ class StepFinder:
         return is_complete and sighting.trust == source.trust and (sighting.total or 0) > (self._total or 0)
 
     def _look_for_source(self, piece: bytes, at: float, t: float) -> list[StepSeen]:
-        """Look for one at both ends of a piece: between them a bar of something else may have come and ended."""
-        lines = piece[: max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1]
-        length = min(ONE_END, (len(lines) + 1) // 2)
-        ends = [lines[:length], lines[-length:]] if length > KEPT else [lines]
+        """Look for one in the last whole lines of a piece."""
+        last = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+        lines = piece[max(0, last - LOOKED_AT) : last]
         self._fruitless += 1
         for step_format in FORMATS:
-            sightings = []
-            for end in ends:
-                in_order = sorted(_sightings(step_format, end, at, t), key=itemgetter(0))
-                sightings += [sighting for _, sighting in in_order]
+            in_order = sorted(_sightings(step_format, lines, at, t), key=itemgetter(0))
+            sightings = [sighting for _, sighting in in_order]
             for number, sighting in enumerate(sightings):
                 if self._may_change(sighting) and self._is_source(sighting):
                     steps = self._chosen(sighting)
@@ -280,24 +249,21 @@ class StepFinder:
 
     def _is_source(self, sighting: StepSighting) -> bool:
         self._fruitless = 0
-        candidate = self._candidates.pop(sighting.text, None)
-        if candidate is None:
-            candidate = _Candidate(sighting)
-        else:
-            candidate.take(sighting)
+        known = self._candidates.pop(sighting.text, None)
+        candidate = _Candidate(sighting, sighting) if known is None else known.with_line(sighting)
         self._candidates[sighting.text] = candidate  # the newest is the last
         if len(self._candidates) > MOST_CANDIDATES:
             del self._candidates[next(iter(self._candidates))]
-        return candidate.is_sure()
+        return candidate.is_sure
 
     def _chosen(self, sighting: StepSighting) -> list[StepSeen]:
         first = self._candidates[sighting.text].first
         self._candidates.clear()
         self._forget_counts()
         self.is_absolute = True
-        first_epoch = sighting.format.first_epoch
-        starts_over = None if first_epoch is None else True
-        self.source = Source(sighting.format, sighting.key, sighting.trust, starts_over, first_epoch)
+        self.source = sighting
+        self._origin = sighting.format.first_epoch
+        self._starts_over = sighting.format.is_own or None
         steps = self._reached(first)
         if sighting.number > first.number:
             steps += self._reached(sighting)
@@ -305,18 +271,18 @@ class StepFinder:
 
     def _reached(self, sighting: StepSighting) -> list[StepSeen]:
         """Give the step of a line of the source; its counts may begin again with every epoch."""
-        assert self.source is not None
         place = (sighting.number, sighting.total, sighting.epoch)
         is_repeated = place == (self._count, self._total, self._epoch_of_count)
         if is_repeated or (sighting.format.is_bar and sighting.number == 0):
             return []  # a bar at 0 has done nothing, and begins there after a checkpoint too
         if sighting.epoch is not None:
             self.epoch = float(sighting.epoch)
-        self.source = self._known_better(self.source, sighting)
+        self._learn(sighting)
         total = sighting.total
-        if self._is_of_epoch(self.source, sighting):
-            total = self._begin_epoch(self.source, sighting)
-        elif self.source.starts_over is None and sighting.epoch is not None:
+        is_bar_of_epoch = sighting.format.is_bar and sighting.epoch is not None  # most likely, until it is seen
+        if self._starts_over or (self._starts_over is None and is_bar_of_epoch):
+            total = self._begin_epoch(sighting)
+        elif self._starts_over is None and sighting.epoch is not None:
             total = None  # of the run, or of the epoch
         if self._start is None:
             self._start = sighting.number
@@ -328,21 +294,21 @@ class StepFinder:
             return [StepSeen(step, total, sighting.at, sighting.t)]
         return []
 
-    def _known_better(self, source: Source, sighting: StepSighting) -> Source:
+    def _learn(self, sighting: StepSighting) -> None:
+        """See whether counts begin again with every epoch."""
         if sighting.epoch is None:
-            if self._has_started_over(sighting):
-                return source._replace(starts_over=True)
-            return source
-        if source.origin is None:
-            source = source._replace(origin=min(sighting.epoch, 1))
+            self._starts_over = self._has_started_over(sighting) or self._starts_over
+            return
+        if self._origin is None:
+            self._origin = min(sighting.epoch, 1)
         if self._count is None or self._epoch_of_count is None or sighting.epoch <= self._epoch_of_count:
-            return source
+            return
         if sighting.number <= self._count:
-            return source._replace(starts_over=True)
+            self._starts_over = True
+            return
         self._grown_epochs += 1  # lines between them may not have been looked at
         if self._grown_epochs >= SURE_AFTER and sighting.format.first_epoch is None:
-            return source._replace(starts_over=False)
-        return source
+            self._starts_over = False
 
     def _has_started_over(self, sighting: StepSighting) -> bool:
         """Whether a count without an epoch began again: a bar, or a number that is where it had begun before."""
@@ -350,16 +316,10 @@ class StepFinder:
             return False
         return sighting.format.is_bar or sighting.number <= max(1, self._start or 0)
 
-    def _is_of_epoch(self, source: Source, sighting: StepSighting) -> bool:
-        """Whether a count is that of an epoch. A bar that is called by its epoch most likely is, until it is seen."""
-        if source.starts_over is None:
-            return sighting.format.is_bar and sighting.epoch is not None
-        return source.starts_over
-
-    def _begin_epoch(self, source: Source, sighting: StepSighting) -> int | None:
+    def _begin_epoch(self, sighting: StepSighting) -> int | None:
         """Know how many steps the epochs before had; give all of the run where that is known."""
-        if sighting.epoch is not None and sighting.total is not None and source.origin is not None:
-            self._base = max(0, sighting.epoch - source.origin) * sighting.total
+        if sighting.epoch is not None and sighting.total is not None and self._origin is not None:
+            self._base = max(0, sighting.epoch - self._origin) * sighting.total
             if sighting.epochs is None:
                 return None
             return sighting.epochs * sighting.total
