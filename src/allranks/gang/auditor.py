@@ -1,4 +1,4 @@
-"""The audit of a running program's data: rows as they arrive, judged once all ranks have reported (reads files)."""
+"""The audit of a running program's data: the ranks' rows, judged once all have noted enough (reads files)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from allranks.data.arrivals import Arrivals
 from allranks.data.auditing import read_rows
-from allranks.data.case import CHECK, Coverage, Layout
-from allranks.data.rows import LoaderRow, RankPlace, RankRow, Row, gather
+from allranks.data.case import CHECK, Coverage, Layout, LoaderCase
+from allranks.data.rows import RankPlace, Row, gather
 from allranks.data.split_findings import cases_of, judge, judge_case
 from allranks.findings import Finding
 from allranks.protocol.codec import encode
@@ -21,6 +20,8 @@ from .states import Audited
 from .tasks import start_task
 
 REPORTED = ("ok", "warn", "fail")  # while the program runs; what could not be seen is reported at the end
+QUIET = 30.0  # seconds without news after which ranks that have no such loader are waited for no longer
+SHARE = 0.1  # of the time, that reading all rows again may take
 
 
 class Auditor:
@@ -30,54 +31,64 @@ class Auditor:
         self._batches = batches
         self._run = run
         self._attempt = 0
-        self._arrivals = Arrivals(batches)
+        self._news_at = 0.0  # when rows came last, by the clock of the limits
+        self._looked_at = (0.0, True)  # the news that were judged, and whether it was quiet then
+        self._next_at = 0.0
         self._reported: set[tuple[str, str]] = set()
         self._judging: asyncio.Task[None] | None = None
 
-    def take(self, stream: Stream, data: bytes, now: float) -> None:
-        """Bytes of a rank's rows have been written; `now` by the clock of the limits."""
-        if stream.kind != AUDIT:
-            return
-        self._begin(max(stream.attempt, self._attempt))
-        if stream.attempt == self._attempt:
-            self._arrivals.take(stream.rank, data, now)
+    def take(self, stream: Stream, now: float) -> None:
+        """Rows of a rank have been written; `now` by the clock of the limits."""
+        if stream.kind == AUDIT:
+            self._begin(max(stream.attempt, self._attempt))
+            self._news_at = now
 
     def _begin(self, attempt: int) -> None:
         if attempt != self._attempt:
             self._attempt = attempt
-            self._arrivals = Arrivals(self._batches)
             self._reported = set()
 
     def look(self, layout: Layout, feed: Callable[[Audited], None]) -> None:
-        """Judge a loader of which all ranks have reported enough, in a thread, and feed what is new."""
-        if self._judging is not None and not self._judging.done():
+        """Judge the loaders of which all ranks have noted enough, in a thread, and feed what is new."""
+        now = time.monotonic()
+        seen = (self._news_at, now - self._news_at >= QUIET)
+        is_judging = self._judging is not None and not self._judging.done()
+        if is_judging or seen == self._looked_at or now < self._next_at:
             return
-        datasets = frozenset(key.dataset for key in self._arrivals.due(len(layout), time.monotonic()))
-        if datasets:
-            self._judging = start_task(self._judge(datasets, layout, feed))
+        self._looked_at = seen
+        self._judging = start_task(self._judge(layout, seen[1], feed))
 
-    async def _judge(self, datasets: frozenset[str], layout: Layout, feed: Callable[[Audited], None]) -> None:
+    async def _judge(self, layout: Layout, is_quiet: bool, feed: Callable[[Audited], None]) -> None:
         attempt = self._attempt
-        findings = await asyncio.to_thread(self._read, datasets, layout)
+        began = time.monotonic()
+        findings = await asyncio.to_thread(self._read, layout, is_quiet)
+        now = time.monotonic()
+        self._next_at = now + (now - began) / SHARE
         if findings and attempt == self._attempt:
             feed(Audited(attempt, findings))
 
-    def _read(self, datasets: frozenset[str], layout: Layout) -> tuple[Finding, ...]:
-        """Judge the loaders of these datasets, and return the findings that were not reported before."""
+    def _read(self, layout: Layout, is_quiet: bool) -> tuple[Finding, ...]:
+        """Judge what can be judged, and return the findings that were not reported before."""
         try:
-            rows = [row for row in self._rows(layout) if _is_of(row, datasets)]
-            ranks, loaders = gather(_of_loaders(rows))
+            ranks, loaders = gather(self._rows(layout))
             ranks = {rank: ranks.get(rank, RankPlace()) for rank in layout}
-            return self._fresh(
-                [
-                    (case.audited.name, f)
-                    for case in cases_of(ranks, loaders, layout)
-                    for f in judge_case(case, set(ranks))
-                    if f.status in REPORTED
-                ]
-            )
+            due = [case for case in cases_of(ranks, loaders, layout) if self._is_due(case, is_quiet)]
+            findings = [(case.audited.name, one) for case in due for one in judge_case(case, set(ranks))]
         except Exception as error:  # the program must not end because we cannot read
-            return self._fresh([("", _failed(error))])
+            findings = [("", _failed(error))]
+        new = [(name, one) for name, one in findings if one.status in REPORTED and (name, one.id) not in self._reported]
+        self._reported.update((name, one.id) for name, one in new)
+        return tuple(one for _, one in new)
+
+    def _is_due(self, case: LoaderCase, is_quiet: bool) -> bool:
+        """Whether all ranks have noted enough of a loader, and of as many epochs; once it is quiet, those that have it.
+
+        A rank that has no such loader may come to it later.
+        """
+        shards = case.shards.values()
+        have_enough = all(shard.noted >= self._batches or shard.batches is not None for shard in shards)
+        are_alike = len(shards) == len(case.layout) and len({len(shard.orders) for shard in shards}) == 1
+        return have_enough and (are_alike or is_quiet)
 
     def conclude(self, layout: Layout, attempt: int) -> tuple[tuple[Finding, ...], list[Finding]]:
         """After the end of an attempt: everything, written to evidence/audit/ too, and what was not reported before."""
@@ -100,29 +111,13 @@ class Auditor:
     def _path(self, rank: int) -> Path:
         return self._run.log_path(0, "", AUDIT, rank, self._attempt)
 
-    def _fresh(self, findings: list[tuple[str, Finding]]) -> tuple[Finding, ...]:
-        new = [(name, one) for name, one in findings if (name, one.id) not in self._reported]
-        self._reported.update((name, one.id) for name, one in new)
-        return tuple(one for _, one in new)
-
     def _write(self, findings: tuple[Finding, ...], coverage: list[Coverage]) -> None:
         folder = self._path(0).parent
-        if not folder.is_dir():
-            return
-        documents = [one.to_json() for one in findings]
-        RunDirectory(folder).write_document("audit.json", {"findings": documents, "coverage": encode(coverage)})
+        if folder.is_dir():
+            documents = [one.to_json() for one in findings]
+            RunDirectory(folder).write_document("audit.json", {"findings": documents, "coverage": encode(coverage)})
 
 
 def _failed(error: Exception) -> Finding:
     text = f"the audit of the data failed itself with {type(error).__name__}: {error}"
     return Finding("data-audit", "unknown", text, "report it, with evidence/audit/ of the run directory", check=CHECK)
-
-
-def _is_of(row: Row, datasets: frozenset[str]) -> bool:
-    return not isinstance(row, LoaderRow) or row.name in datasets
-
-
-def _of_loaders(rows: list[Row]) -> list[Row]:
-    """Without the rows of loaders whose own row is not among them."""
-    loaders = {(row.rank, row.loader) for row in rows if isinstance(row, LoaderRow)}
-    return [row for row in rows if isinstance(row, RankRow) or (row.rank, row.loader) in loaders]

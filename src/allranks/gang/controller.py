@@ -505,7 +505,7 @@ class Controller:
         data = self.recording.write_output(member, frame, in_place)
         if data:
             now = time.monotonic()
-            self.observing.output(node.name, frame.stream, data, now, made_t, is_whole=not member.behind)
+            self.observing.output(node.name, frame.stream, data, now, made_t)
 
     def _made(self, node: str, stream: Stream) -> float:
         """When output that comes now was made at the latest (unix seconds): that of a rank that has ended, before."""

@@ -267,10 +267,10 @@ class Observing:
             step = row.get("step")
             self._rules.metrics(rank, row, step if isinstance(step, int) else None, time.monotonic())
 
-    def output(self, node: str, stream: Stream, data: bytes, now: float, made_t: float, is_whole: bool) -> None:
-        """Look at output that was made at `made_t` (unix seconds); `is_whole` where all before it has come."""
-        if self.auditor is not None and is_whole:
-            self.auditor.take(stream, data, now)
+    def output(self, node: str, stream: Stream, data: bytes, now: float, made_t: float) -> None:
+        """Look at output that was made at `made_t` (unix seconds)."""
+        if self.auditor is not None:
+            self.auditor.take(stream, now)
         if stream.attempt == self._roster.attempt or stream.kind == METRICS:
             self.progress.output(stream, data, now, made_t, self._roster.state_of(node).clock.offset)
         if stream.kind == RANK_LOG:

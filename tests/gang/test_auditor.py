@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.gang.test_gang import Drive
 
-from allranks.data.arrivals import QUIET, Arrivals, Key
 from allranks.diagnose.causes import CAUSES, exit_code
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
 from allranks.exitcodes import CHECK_FAILED
 from allranks.findings import Finding
-from allranks.gang.auditor import Auditor
+from allranks.gang.auditor import QUIET, Auditor
 from allranks.gang.policy import ROWS
 from allranks.gang.states import Audited, State
 from allranks.protocol.frames import AUDIT, RANK_LOG, Stream
@@ -42,58 +42,34 @@ def batch(at: int, number: int = 0, index: list[int] | None = None) -> bytes:
     return line(kind="data-batch", **row, hash=[f"{i:016x}" for i in index], part="hash")
 
 
-def test_a_loader_is_due_once_when_all_ranks_have_told_enough() -> None:
-    arrivals = Arrivals(2)
-    for rank in (0, 1):
-        arrivals.take(rank, line(kind="data-rank") + loader() + batch(0), 1.0)
-    assert arrivals.due(2, 1.0) == []
-    arrivals.take(0, batch(1), 2.0)
-    half = batch(1)
-    arrivals.take(1, half[:20], 2.0)
-    assert arrivals.due(2, 2.0) == [], "half a line is none"
-    arrivals.take(1, half[20:], 2.0)
-    assert arrivals.due(2, 2.0) == [Key("Images", 1)]
-    assert arrivals.due(2, 99.0) == []
-    for rank in (0, 1):
-        arrivals.take(rank, line(kind="data-epoch", loader=0, epoch=1, order="x"), 3.0)
-    assert arrivals.due(2, 3.0) == [Key("Images", 1)], "the second epoch shows more"
-    assert arrivals.due(2, 3.0) == []
-
-
-def test_an_epoch_that_ends_early_is_enough() -> None:
-    arrivals = Arrivals(100)
-    arrivals.take(0, loader() + batch(0) + line(kind="data-end", loader=0, epoch=0, batches=1), 1.0)
-    arrivals.take(1, loader() + line(kind="data-end", loader=0, epoch=0, batches=0), 1.0)
-    assert arrivals.due(2, 1.0) == [Key("Images", 1)]
-
-
-def test_ranks_without_the_loader_are_waited_for_a_while() -> None:
-    arrivals = Arrivals(1)
-    arrivals.take(0, loader() + batch(0), 5.0)
-    arrivals.take(1, loader(0, "Other"), 5.0)
-    assert arrivals.due(2, 5.0 + QUIET - 1) == []
-    assert arrivals.due(2, 5.0 + QUIET) == [Key("Images", 1)]
-
-
-def test_rows_that_are_none() -> None:
-    arrivals = Arrivals(1)
-    arrivals.take(0, b'nonsense\n[1]\n{"kind": "data-batch", "loader": "x"}\n\xff\n' + b"[" * 5000 + b"\n", 1.0)
-    arrivals.take(0, loader() + batch(0), 1.0)
-    assert arrivals.due(1, 1.0) == [Key("Images", 1)]
-
-
-def auditor_of(tmp_path: Path, samples: dict[int, list[int]], attempt: int = 0) -> Auditor:
-    """One whose ranks have told of two batches each."""
+def auditor_of(
+    tmp_path: Path, samples: dict[int, list[int]], attempt: int = 0, ago: float = 1.0, batches: int = 2
+) -> Auditor:
+    """One whose ranks have told of two samples a batch, some seconds ago."""
     run = RunDirectory(tmp_path)
-    auditor = Auditor(2, run)
+    auditor = Auditor(batches, run)
     for rank, index in samples.items():
-        data = line(kind="data-rank", world=4) + loader() + batch(0, index=index[:2]) + batch(1, index=index[2:])
+        data = line(kind="data-rank", world=4) + loader()
+        data += b"".join(batch(at // 2, index=index[at : at + 2]) for at in range(0, len(index), 2))
         path = run.log_path(0, "", AUDIT, rank, attempt)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        auditor.take(Stream(RANK_LOG, rank, attempt), b"not for it", 1.0)
-        auditor.take(Stream(AUDIT, rank, attempt), data, 1.0)
+        auditor.take(Stream(RANK_LOG, rank, attempt), time.monotonic())
+        auditor.take(Stream(AUDIT, rank, attempt), time.monotonic() - ago)
     return auditor
+
+
+def looked(auditor: Auditor) -> list[list[str]]:
+    """What two looks have fed."""
+    fed: list[Audited] = []
+
+    async def look() -> None:
+        for _ in range(2):
+            auditor.look(LAYOUT, fed.append)
+            await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})  # type: ignore[arg-type]
+
+    asyncio.run(look())
+    return [[f.id for f in event.findings] for event in fed]
 
 
 @pytest.mark.parametrize("attempt", [0, 2])
@@ -109,18 +85,22 @@ def test_rows_become_findings_and_a_document(tmp_path: Path, attempt: int) -> No
 
 
 def test_what_was_told_on_the_way_is_not_told_again(tmp_path: Path) -> None:
-    fed: list[Audited] = []
     auditor = auditor_of(tmp_path, {rank: [0, 1, 2, 3] for rank in LAYOUT})
-
-    async def look() -> None:
-        auditor.look(LAYOUT, fed.append)
-        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})  # type: ignore[arg-type]
-        auditor.look(LAYOUT, fed.append)
-
-    asyncio.run(look())
-    assert [[f.id for f in event.findings] for event in fed] == [["data-not-sharded"]]
+    assert looked(auditor) == [["data-not-sharded"]]
     findings, fresh = auditor.conclude(LAYOUT, 0)
     assert [f.id for f in findings] == ["data-not-sharded"] and fresh == []
+
+
+def test_a_loader_is_judged_once_all_ranks_have_noted_enough(tmp_path: Path) -> None:
+    samples = {rank: [0, 1, 2, 3] for rank in LAYOUT}
+    assert looked(auditor_of(tmp_path, {**samples, 3: [0, 1]})) == []
+    assert looked(auditor_of(tmp_path, samples, batches=3)) == []
+
+
+def test_ranks_without_the_loader_are_waited_for_a_while(tmp_path: Path) -> None:
+    samples = {rank: [0, 1, 2, 3] for rank in (0, 1, 2)}
+    assert looked(auditor_of(tmp_path, samples, ago=QUIET - 5)) == []
+    assert looked(auditor_of(tmp_path, samples, ago=QUIET)) == [["data-not-sharded"]]
 
 
 def test_a_mistake_of_ours_is_a_finding(tmp_path: Path) -> None:
