@@ -21,7 +21,7 @@ PACKAGE = SOURCE / "allranks"
 PURE_PACKAGES = ("protocol", "cluster", "settings", "plan", "preflight", "diagnose", "fabric/analysis", "overlap")
 GANG = ("gang", "roster", "clocks", "gate", "states", "members", "places", "remarks", "hangwatch", "gathering",
         "changing_world", "spares", "connections", "ending", "preloading", "rendezvous", "resuming", "running",
-        "lingering", "policy", "history", "groups", "passed_signals", "saving", "steps", "pace", "stragglers",
+        "policy", "history", "groups", "passed_signals", "saving", "steps", "pace", "stragglers",
         "ready_test", "roles")  # fmt: skip
 REPORT = ("record", "redact", "timeline", "timeplot", "machines", "ledgerwords")
 PURE_FILES = (*(f"gang/{name}.py" for name in GANG), *(f"report/{name}.py" for name in REPORT),

@@ -252,7 +252,7 @@ def test_outcome_is_that_of_plain_python(place: Path, flags: str, program: str, 
 def test_outcome_through_a_template_is_that_of_plain_python(place: Path, flags: str, program: str, python: str) -> None:
     before, after = [python, *shlex.split(flags)], shlex.split(program)
     if read_command([*before, *after]).kind not in ("python-script", "python-module"):
-        pytest.skip("never forked: plan.against_template")
+        pytest.skip("never forked: plan.forbids_template")
     if name_of(python) == "py3.8" and "-X dev" in flags:
         pytest.skip("never forked: it crashes after any fork (agent/runner_template.py)")
     if program.startswith("-m") and name_of(python) == "py3.8":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -10,10 +9,8 @@ from tests.gang.test_gang import Drive
 from tests.gang.test_hangwatch import LOADS, WAITS
 
 from allranks.gang.clocks import NodeClock
-from allranks.gang.progress import Progress
 from allranks.gang.states import Quiet, State, UserSignal
 from allranks.protocol.foreign import ReportMessage
-from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.protocol.messages import StacksMessage
 from allranks.protocol.run_facts import write_line
 
@@ -170,14 +167,3 @@ def test_the_offset_of_a_clock_that_is_set_is_found_with_the_next_round_trip() -
     clock.sample(3740.0, 3745.0, 140.0)  # ours was set while the answer came: it says nothing
     clock.sample(140.0, 3746.0, 3741.0)
     assert clock.offset == pytest.approx(5.0)
-
-
-def test_a_sign_of_life_is_told_by_the_clock_of_the_limits() -> None:
-    async def feed() -> Progress:
-        progress = Progress(r"step (\d+)", None, print, print)
-        progress.output(Stream(RANK_LOG, 0, 0), b"step 1\n", 50.0, 1e9)
-        return progress
-
-    progress = asyncio.run(feed())
-    assert (progress.last_activity, progress.first_step_at) == (50.0, 50.0)
-    assert progress.by_rank()[0].last_output == 1e9

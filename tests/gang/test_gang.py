@@ -439,12 +439,6 @@ GATHERING = {
         unreachable h1   | finding
         unreachable h2   | finding ending OVER
     """,
-    "the patience counts from the first": f"""
-        unreachable h0   | finding
-        tick {GATHER_PATIENCE - 0.5} |
-        unreachable h1   | finding
-        tick 0.5         | ending OVER
-    """,
     "late word of a node while the others are being ended": """
         hello h0         | node-ready setup>h0
         hello h1         | node-ready setup>h1
@@ -456,17 +450,6 @@ GATHERING = {
         drained h1       |
         ended h2         | node-clean
         drained h2       | OVER
-    """,
-    "a late look is ignored": """
-        hello h0         | node-ready setup>h0
-        stop 5           | ending end>h0
-        facts h0         |
-        ended h0         | node-clean
-        drained h0       | OVER
-        hello h1         |
-    """,
-    "stop before anybody answered": """
-        stop 30          | ending OVER
     """,
     "the look was lost with the channel: it is asked for again": """
         hello h0         | node-ready setup>h0
@@ -972,12 +955,6 @@ def test_the_hello_of_a_dead_agent() -> None:
     assert [f.fact.id for f in drive.roster.faults].count("agent-death") == 1
 
 
-def test_a_dead_agent_whose_lease_was_over_is_told_so() -> None:
-    drive = Drive().running()
-    drive.dead("h1", "ended: its lease was over", attempt=summary(0, ending=True, r1=None))
-    assert {f.fact.id for f in drive.roster.faults} <= {"lease-over", "ended-alone"}
-
-
 def test_a_agent_that_dies_after_its_ranks_have_ended() -> None:
     drive = Drive(count=2).running()
     drive.stop("5")
@@ -1065,16 +1042,6 @@ def test_a_spare_stands_by_for_who_takes_over_as_long_as_it_is_of_use() -> None:
     for name in ready[:1]:
         drive.feed(NodeLost(drive.now), name)
     assert spares_of(drive.notes, ("h2", "h3", "h4")) == set(ready[1:])
-
-
-def test_adopt_of_a_run_whose_ranks_the_old_controller_had_not_written_down() -> None:
-    drive = adopted(h0=(), h1=(), h2=())
-    for index, name in enumerate(drive.names):
-        drive.hello(name, summary(0, **{f"r{index}": None}))
-    assert [r.pid for r in drive.roster.ranks()] == [100, 101, 102]
-    for rank in "012":
-        words = drive.exit(rank, "code=0")
-    assert words[:3] == ["rank-exit", "finding", "ending"]
 
 
 def test_adopt_of_a_later_attempt_than_was_written_down() -> None:
@@ -1188,10 +1155,15 @@ def test_the_port_that_somebody_else_took_first() -> None:
     assert not drive.gang.rendezvous.port_was_taken, "then it is a failure like any other"
 
 
-def test_a_port_that_was_taken_is_not_repeated_after_a_stop() -> None:
+@pytest.mark.parametrize(
+    ("rank", "error", "is_stopped"),
+    [("0", "EADDRINUSE", True), ("1", "EADDRINUSE", False), ("0", "ValueError:_bad_batch", False)],
+)
+def test_what_is_no_taken_port(rank: str, error: str, is_stopped: bool) -> None:
     drive = Drive().running()
-    drive.exit("0", "code=1", "EADDRINUSE")
-    drive.stop("0")
+    drive.exit(rank, "code=1", error)
+    if is_stopped:
+        drive.stop("0")
     assert not drive.through_the_end().gang.rendezvous.port_was_taken
 
 
@@ -1214,15 +1186,6 @@ def test_a_repeat_counts_as_no_attempt_for_the_program() -> None:
 
 def test_a_fixed_port_is_not_repeated() -> None:
     assert not taken(Drive(master_port=PORT).running()).gang.rendezvous.port_was_taken
-
-
-def test_another_rank_or_another_error_is_no_taken_port() -> None:
-    drive = Drive().running()
-    drive.exit("1", "code=1", "EADDRINUSE")
-    assert not drive.through_the_end().gang.rendezvous.port_was_taken
-    drive = Drive().running()
-    drive.exit("0", "code=1", "ValueError:_bad_batch")
-    assert not drive.through_the_end().gang.rendezvous.port_was_taken
 
 
 # -- launchers that stand for all ranks of a node ----------------------------------------------------

@@ -114,12 +114,6 @@ def test_nothing_is_said_of_one_node_and_where_it_is_meant(count: int) -> None:
     assert drive.roster.findings == []
 
 
-def test_the_finding_is_the_verdict() -> None:
-    gang = ended("accelerate", say=True).gang
-    verdict = judge(Incident(0, 2, {"h0": (0,), "h1": (1,)}, findings=tuple(gang.roster.findings)))
-    assert verdict is not None and verdict.cause == "world-size-mismatch"
-
-
 def world(drive: Drive, node: str, here: int = 2, size: int = 2, lives: bool = True, is_all: bool = True) -> None:
     drive.feed(WorldMessage(0, 0, size, here, lives, "pg.py", is_all), node)
 

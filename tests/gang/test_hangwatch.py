@@ -154,12 +154,6 @@ def test_a_program_that_moves_because_it_was_looked_at_is_no_hang() -> None:
     assert "its poll early" in drive.said("finding")[-1]["message"]
 
 
-def test_nobody_waits_for_others() -> None:
-    drive = Hang()
-    assert drive.looked(h0=LOADS, h1=LOADS, h2=LOADS) == ["note"]
-    assert drive.roster.state is State.RUNNING
-
-
 def test_a_node_that_does_not_answer_does_not_stop_the_looks() -> None:
     drive = Hang()
     drive.quiet(60)
@@ -226,14 +220,6 @@ def test_a_hang_after_a_long_step_is_looked_at_before_the_groups_give_up() -> No
     assert drive.quiet(54) == [] and drive.quiet(1)[0] == "hang-suspected"
 
 
-def test_a_limit_of_the_groups_that_is_longer_changes_nothing() -> None:
-    drive = Hang()
-    drive.compares = False  # with its log: this limit is of no rank
-    drive.roster.note_limit(1800.0)
-    assert "hang-suspected" in drive.quiet(60)
-    assert drive.last("stacks")["ask"] == "look"
-
-
 def test_never() -> None:
     drive = Drive(hang_timeout=0.0).running()
     drive.now += 10**6
@@ -291,12 +277,6 @@ def test_collectives_that_go_on_between_the_looks() -> None:
     actions = drive.looked(further, h0={**WAITS, **eight}, h1={**LOADS, **eight}, h2=WAITS)
     assert actions == ["note"] and "collectives go on" in drive.said("note")[-1]["message"]
     assert drive.gang.hang_watch.suspicion is None and drive.quiet(59) == []
-
-
-def test_a_rank_that_cannot_say_its_numbers_has_not_moved() -> None:
-    drive = Hang()
-    second = {"h0": {**WAITS, "counted": {}}, "h1": {**LOADS, "counted": {"0": 8}}}
-    assert drive.looked(second, h0={**WAITS, "counted": {"0": 8}}, h1=LOADS, h2=WAITS)[0] == "hang"
 
 
 def test_with_a_pattern_counters_are_no_sign_of_life_and_are_told_of() -> None:

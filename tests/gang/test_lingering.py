@@ -7,7 +7,8 @@ from typing import Any
 from tests.gang.test_gang import Drive
 from tests.gang.test_hangwatch import Hang
 
-from allranks.gang.lingering import PATIENCE, REMARK_AFTER
+from allranks.gang.members import LINGER_PATIENCE as PATIENCE
+from allranks.gang.members import REMARK_AFTER
 from allranks.gang.states import State, Tick
 from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.messages import ExitMessage

@@ -36,11 +36,6 @@ def test_which_arrivals_are_one_signal(arrivals: list[tuple[float, str]], expect
     assert new_ones(*arrivals) == expected
 
 
-def test_another_signal_is_another() -> None:
-    ways = SignalWays()
-    assert [ways.is_new(name, "h0", 0.0) for name in ("USR1", "USR2", "USR1")] == [True, True, False]
-
-
 @given(
     st.lists(st.sets(st.sampled_from(("", *NODES)), min_size=1), min_size=1, max_size=5),
     st.floats(0, SAME_SECONDS * 0.9),

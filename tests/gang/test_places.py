@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from tests.gang.test_gang import Drive, play
 
-from allranks.gang.gathering import GATHER_PATIENCE
 from allranks.gang.places import workdir_on
-from allranks.gang.states import State
-from allranks.protocol.messages import ShippedMessage, read_message
+from allranks.protocol.messages import ShippedMessage
 from allranks.protocol.run_facts import WorkingTree
 from allranks.text import name_with
 
@@ -64,11 +62,6 @@ def test_first_the_tree_then_the_look() -> None:
     started = {node: {r["workdir"] for r in m["ranks"]} for node, m in drive.sent if m["type"] == "start"}
     assert started == {name: {workdir} for name, workdir in looked.items()}
     assert [f["path"] for f in drive.said("tree-arrived")] == [PATH.format("h1"), PATH.format("h0")]
-
-
-def test_without_a_tree_nothing_is_shipped() -> None:
-    drive = play("hello h0 | node-ready setup>h0", ShipDrive(tree=None, workdir="/shared"))
-    assert drive.said("tree") == [] and drive.last("setup")["workdir"] == "/shared"
 
 
 def test_workdir_is_the_position_in_the_tree() -> None:
@@ -146,33 +139,6 @@ def test_with_a_node_that_cannot_be_reached_nothing_more_is_asked() -> None:
     )
 
 
-def test_an_answer_that_is_late() -> None:
-    """The start was given up meanwhile."""
-    drive = play(
-        f"""
-        hello h0        | node-ready ship>h0
-        unreachable h1  | finding
-        tick {GATHER_PATIENCE + 0.1} | ending end>h0
-        shipped h0      |
-        """,
-        ShipDrive(count=3),
-    )
-    assert drive.roster.state is State.ENDING and len(drive.roster.findings) == 1
-
-
-def test_stopped_while_it_travels() -> None:
-    drive = play(
-        """
-        hello h0        | node-ready ship>h0
-        stop            | ending end>h0
-        hello h0        | end>h0
-        shipped h0      |
-        """,
-        ShipDrive(),
-    )
-    assert drive.roster.findings == []
-
-
 def test_the_next_attempt_runs_in_the_same_tree() -> None:
     drive = ShipDrive().synced()
     for name in drive.names:
@@ -186,19 +152,3 @@ def test_the_next_attempt_runs_in_the_same_tree() -> None:
     kinds = [m["type"] for _, m in drive.sent]
     assert "ship" not in kinds and "setup" not in kinds
     assert drive.last("start")["ranks"][0]["workdir"] == "/tmp/allranks-0/h1/tree/jobs"
-
-
-# -- messages ------------------------------------------------------------------------------------------
-
-
-
-@pytest.mark.parametrize(
-    ("message", "record"),
-    [
-        ({"path": "/n/tree", "sha256": "ab", "files": 2}, ShippedMessage("/n/tree", "ab", 2)),
-        ({"path": "/n/tree", "error": "no", "errno": 28}, ShippedMessage("/n/tree", error="no", errno=28)),
-        ({"path": "/n/tree", "error": "no", "errno": None}, ShippedMessage("/n/tree", error="no")),
-    ],
-)
-def test_the_agents_answer(message: dict[str, Any], record: ShippedMessage) -> None:
-    assert read_message({"type": "shipped", **message}) == record

@@ -132,10 +132,6 @@ def test_without_a_step_to_see_a_long_life_is_progress() -> None:
     assert on(*long).kind == "retry"
 
 
-def test_another_cause_at_the_same_step_is_another_failure() -> None:
-    assert on(tried("segfault-native"), tried("peer-died", attempt=1)).kind == "retry"
-
-
 def test_nodes_that_fail_one_after_the_other_are_faults_of_their_own() -> None:
     first = tried("gpu-hardware-error", where=H2, step=None)
     assert on(first, tried("gpu-hardware-error", where=Where(node="h3"), step=None, attempt=1)).kind == "retry"
@@ -158,11 +154,6 @@ def test_a_blamed_node_is_replaced_where_a_spare_is_there() -> None:
     assert decision.replace == {"h2": "h5"}
     assert decision.reason == "the node is at fault, not the program. h2 was replaced by h5 in attempt 1"
     assert on(blamed).replace == {} and on(blamed).kind == "retry", "without one it gets another chance"
-
-
-def test_a_link_or_a_crash_replaces_nobody() -> None:
-    for cause in ("peer-died", "segfault-native", "unknown"):
-        assert on(tried(cause, where=H2), spares={"h5": None}).replace == {}
 
 
 def test_a_lost_node_must_be_replaced_or_is_reached_again() -> None:
@@ -265,10 +256,3 @@ def test_a_gate_that_closes_at_a_further_attempt_blames_its_node() -> None:
     gate = tried("port-blocked", where=H2, ran=False, step=None, attempt=1)
     assert on(first, gate, spares={"h5": None}).replace == {"h2": "h5"}
     assert on(first, gate).kind == "finish"
-
-
-def test_a_node_that_could_not_be_reached_again_is_tried_while_retries_last() -> None:
-    first = tried("node-network-down", where=H2, unusable_nodes=("h2",))
-    again = tried("ssh-unreachable", where=H2, ran=False, unusable_nodes=("h2",), step=None, attempt=1)
-    assert on(first, again, retries=2).kind == "retry"
-    assert on(first, again, retries=1).reason.startswith("the retry is used up")

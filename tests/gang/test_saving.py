@@ -314,16 +314,6 @@ def test_answers_that_are_old_agree_on_nothing(rig: Rig) -> None:
     assert rig.drive.said("save-agreed")[0]["proposals"] == 2
 
 
-def test_a_lost_node_ends_the_attempt_and_the_request_with_it(rig: Rig) -> None:
-    rig.ask()
-    rig.collect()
-    rig.drive.lost("h1")
-    assert rig.drive.roster.state is State.ENDING
-    rig.deliver_all()
-    rig.turns(9)
-    assert (rig.saved, rig.drive.gang.saving.saved) == ([[]] * 4, None)
-
-
 # -- stops -------------------------------------------------------------------------------------------------
 
 
@@ -337,10 +327,6 @@ def test_a_stop_lets_ranks_save_first(rig: Rig) -> None:
     rig.deliver_all()
     assert rig.drive.roster.state is State.ENDING
     assert rig.drive.said("ending")[0] == {"reason": "ctrl-c", "grace": 26.0, "ranks": 4}
-
-
-def test_a_stop_of_a_program_that_does_not_call_is_as_ever() -> None:
-    assert Drive().running().stop("30") == ["ending", "end>h0", "end>h1", "end>h2"]
 
 
 def test_a_stop_soon_after_a_save_asks_for_no_other(rig: Rig) -> None:

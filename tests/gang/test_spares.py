@@ -148,17 +148,6 @@ def test_a_node_that_is_dead_at_the_start_gives_its_place() -> None:
     assert drive.names == ["h0", "h2"]
 
 
-def test_dead_at_the_start_when_all_others_have_been_looked_at() -> None:
-    drive = Drive(2, spares=1, retries=1)
-    for name in ("h0", "h2"):
-        drive.hello(name)
-        drive.facts(name)
-    drive.unreachable("h1")
-    drive.ended("h0")
-    drive.drained("h0")
-    assert drive.retry(h1="h2") == ["attempt-start", "node-replaced", "listen>h0"]
-
-
 def test_a_first_start_is_tried_again_after_a_pause() -> None:
     """The node that was not reached is reached again; the others, which wait, are looked at once."""
     drive = play(
@@ -284,12 +273,6 @@ def test_a_lost_node_that_stays_away_ends_the_attempt() -> None:
     drive.tick("1")
     play("unreachable h1 | finding ending end>h0\nended h0 | node-clean\ndrained h0 | OVER", drive)
     assert drive.roster.nodes["h1"].is_away
-
-
-def test_a_node_that_never_answered_is_not_waited_for() -> None:
-    drive = Drive(2, retries=1)
-    drive.hello("h0")
-    assert "node-awaited" not in drive.unreachable("h1")
 
 
 def test_a_node_that_cannot_be_reached_anew_ends_it() -> None:

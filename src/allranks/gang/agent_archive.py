@@ -10,6 +10,7 @@ import asyncio
 import importlib.util
 import io
 import marshal
+import shlex
 import threading
 import zipfile
 import zlib
@@ -93,10 +94,6 @@ exit 97
 """
 
 
-def _quote(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"
-
-
 def boot_script(agent_python: str | None, training_python: str | None) -> bytes:
     """Make the sh script for standard input: it looks for a Python ≥ 3.8 and starts the boot line in it."""
     names = list(PYTHONS)
@@ -105,7 +102,7 @@ def boot_script(agent_python: str | None, training_python: str | None) -> bytes:
     elif training_python:
         names.append(training_python)
     tried = ", ".join(names).replace("'", "")
-    pythons = " ".join(_quote(name) for name in names)
+    pythons = " ".join(shlex.quote(name) for name in names)
     return (SCRIPT % {"boot": BOOT, "look": FIRST_LOOK, "pythons": pythons, "tried": tried}).encode()
 
 

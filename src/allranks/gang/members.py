@@ -7,21 +7,86 @@ from dataclasses import dataclass, field
 
 from allranks.diagnose.devices import Devices
 from allranks.diagnose.out_of_memory import DEEPSPEED
+from allranks.findings import Finding, Where
 from allranks.preflight.launcher_config import whole_number
+from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import AddressProbe, ExitMessage, FactsMessage
 from allranks.protocol.plan_facts import NodeFacts, gpu_count, outer_addresses, read_facts
 from allranks.protocol.processes import RemainingProcess
-from allranks.protocol.run_facts import NodeFactsKept, Stamped
+from allranks.protocol.run_facts import NodeFactsKept, RankLeaving, Stamped
 from allranks.protocol.samples import DeviceCounters, NodeUsage
 from allranks.runs.documents import NodeStatus, RankStatus
+from allranks.text import join_words, with_reason
 
 from .clocks import NodeClock
-from .lingering import Departure
 
 SHORTEST_PAUSE = 2.0  # seconds between two tries to reach a node again
 LONGEST_PAUSE = 15.0
+LINGER_PATIENCE = 5.0  # seconds beyond the grace in which a program that failed may let go of its threads
+REMARK_AFTER = 30.0  # seconds after which one that ended well is remarked upon
+LINGER_REMEDY = "end those threads before the program ends, or start them with daemon=True"
 STANDS_BY = "spare"  # the state of a spare that has been looked at and found fit
+
+
+@dataclass
+class Departure:
+    """How far a rank is on its way out. `raised_t`: an uncaught exception was recorded; `ended_t`: the program has
+    ended, and its process waits for `threads`, or has no main thread any more; `code` is what it will end with.
+    `ended_at` is when that was heard, by the clock of the limits."""
+
+    raised_t: float | None = None
+    ended_t: float | None = None
+    ended_at: float = 0.0
+    code: int = 0
+    threads: tuple[str, ...] = ()
+    remarked: bool = False
+
+    def hear(self, stamped: Stamped[ReportMessage], now: float) -> RankLeaving | None:
+        """Take a report of the rank; return the fact that keeps it, where it is one of a departure."""
+        report = stamped.fact
+        if report.event not in ("raised", "leaving", "main-gone", "threads-ended"):
+            return None
+        code = self.code
+        threads = self.threads
+        if report.event == "raised":
+            code = 1
+        elif report.event == "leaving":
+            code = report.code or 0
+            threads = report.threads
+        elif report.event == "threads-ended":
+            threads = ()
+        has_ended = report.event in ("leaving", "main-gone")
+        waits = has_ended or (report.event == "raised" and self.ended_t is not None)
+        fact = RankLeaving(report.rank, report.event, code, threads, waits)
+        self.take(fact, stamped.t, now)
+        return fact
+
+    def take(self, fact: RankLeaving, t: float, at: float) -> None:
+        """Take what happened at `t` (unix seconds), and `at` by the clock of the limits."""
+        self.code = fact.code
+        self.threads = fact.threads
+        if fact.what == "raised":
+            self.raised_t = t
+        elif fact.waits:
+            self.ended_t = t
+            self.ended_at = at
+        else:
+            self.ended_t = None
+
+    @property
+    def failed(self) -> bool:
+        """The program has failed, whatever its process still does."""
+        return self.raised_t is not None or (self.ended_t is not None and self.code != 0)
+
+    def is_overdue(self, now: float, grace: float) -> bool:
+        """Tell whether the program has failed and only threads that it left have kept its process, for too long."""
+        return self.failed and self.ended_t is not None and now - self.ended_at >= grace + LINGER_PATIENCE
+
+    def is_remarkable(self, now: float) -> bool:
+        """Tell whether the program has ended well and its process goes on for long."""
+        waits = self.ended_t is not None and not self.failed and not self.remarked
+        return waits and now - self.ended_at >= REMARK_AFTER
 
 
 @dataclass
@@ -198,3 +263,16 @@ def of_deepspeed(facts: JsonObject) -> dict[str, int]:
         return {}
     numbers = {name: whole_number(str(table.get(f"deepspeed_config.{name}", ""))) for name in DEEPSPEED}
     return {name: number for name, number in numbers.items() if number is not None and number >= 0}
+
+
+def linger_remark(departures: Mapping[int, Departure], nodes: Mapping[int, str]) -> Finding:
+    """Ranks whose programs have ended well, by rank with their nodes: their processes go on."""
+    ranks = sorted(departures)
+    who = join_words([f"rank {rank} on {nodes[rank]}" for rank in ranks], limit=5)
+    threads = join_words(list(dict.fromkeys(name for rank in ranks for name in departures[rank].threads))[:4])
+    reached = "has reached the end of its program, but its process waits"
+    if len(ranks) > 1:
+        reached = "have reached the end of their program, but their processes wait"
+    message = with_reason(f"{who} {reached} for threads that still run", threads)
+    where = Where(node=nodes[ranks[0]], rank=ranks[0]) if len(ranks) == 1 else Where()
+    return Finding("threads-left", "warn", message, LINGER_REMEDY, where)

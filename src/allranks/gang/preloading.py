@@ -6,7 +6,7 @@ What becomes of it on a node ends nothing: ranks that cannot be forked are start
 from __future__ import annotations
 
 from allranks.plan.environment import NodeLaunch
-from allranks.plan.plan import against_template, preload_order
+from allranks.plan.plan import forbids_template, preload_order
 from allranks.plan.ranks import Attempt, NodePlan
 from allranks.protocol.messages import ImportsMessage, TemplateMessage
 from allranks.protocol.orders import ImportsOrder
@@ -28,19 +28,18 @@ class Preloading:
         self.roster = roster
         self._imports: ImportRecord | None = None
         self._asked: str | None = None
-        self._why_told = False
 
     @property
     def _is_possible(self) -> bool:
         roster = self.roster
-        return roster.plan is not None and not roster.testing and not against_template(roster.spec)
+        return roster.plan is not None and not roster.testing and not forbids_template(roster.spec)
 
     def begin(self) -> list[Action]:
         """Have the nodes of the plan that have no template yet import what a former run has."""
         roster = self.roster
         preload = roster.spec.recovery.preload
         if preload not in OF_A_FORMER_RUN or not self._is_possible:
-            return self._say_why()
+            return []
         assert roster.plan is not None
         actions: list[Action] = []
         for planned in roster.plan.nodes:
@@ -49,17 +48,6 @@ class Preloading:
                 node.preloads = True
                 actions.append(self._order(node, planned, None))
         return actions
-
-    def _say_why(self) -> list[Action]:
-        """Say once why no rank comes from a template, where one was to be expected."""
-        spec = self.roster.spec
-        against = against_template(spec)
-        preload = spec.recovery.preload
-        is_expected = preload in OF_A_FORMER_RUN or (preload != "never" and spec.tries_again)
-        if not against or not is_expected or self._why_told or self.roster.testing:
-            return []
-        self._why_told = True
-        return [self.roster.stamp(TemplateMessage("off", self.roster.attempt, why=against))]
 
     def _order(self, node: NodeState, planned: NodePlan, imports: ImportRecord | None) -> Send:
         """Have a node import for the ranks of a place. The master's address and the interfaces are not known yet."""

@@ -18,7 +18,7 @@ from allranks.settings.failrules import METRIC_RULE
 
 from .ending import Ending
 from .groups import ProcessGroups
-from .lingering import remark
+from .members import linger_remark
 from .places import keep_order, place_for
 from .remarks import ended_early
 from .roster import Roster
@@ -199,7 +199,7 @@ class Running:
             return []
         for departure in remarkable.values():
             departure.remarked = True
-        return [roster.add_finding(remark(remarkable, roster.node_of_rank()))]
+        return [roster.add_finding(linger_remark(remarkable, roster.node_of_rank()))]
 
     def _init_is_late(self, now: float) -> list[Action]:
         roster = self.roster

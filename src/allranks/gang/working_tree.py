@@ -249,23 +249,6 @@ def _check_command(spec: RunSpec, root: str, below: str, names: Sequence[str]) -
 # -- packing -------------------------------------------------------------------------------------------
 
 
-class _Hashed:
-    """A file that is hashed and counted while it is written."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.hash, self.size = file, hashlib.sha256(), 0
-
-    def write(self, data: bytes) -> int:
-        """Write all of it."""
-        self.hash.update(data)
-        self.size += len(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        """Up to the kernel."""
-        self._file.flush()
-
-
 def pack_tree(spec: RunSpec, cwd: str) -> Archive:
     """List and pack the caller's tree; the same files give the same bytes. Raise UsageError."""
     return pack(list_tree(spec, cwd))
@@ -275,14 +258,17 @@ def pack(listing: Listing) -> Archive:
     """Pack a listing into a temporary file."""
     try:
         file: IO[bytes] = tempfile.TemporaryFile(prefix="allranks-")  # noqa: SIM115  it lives with the Archive
-        out = _Hashed(file)
-        with gzip.GzipFile("", "wb", 6, out, 0) as packed:
+        with gzip.GzipFile("", "wb", 6, file, 0) as packed:
             size = _fill(packed, listing)
-        file.flush()
+        packed_size = file.tell()
+        file.seek(0)
+        digest = hashlib.sha256()
+        while data := file.read(1 << 20):
+            digest.update(data)
     except OSError as error:
         name = error.filename or tempfile.gettempdir()
         raise UsageError(f"--sync: cannot pack {name} ({error.strerror or error})") from None
-    return Archive(listing.tree._replace(bytes=size, packed=out.size, sha256=out.hash.hexdigest()), file)
+    return Archive(listing.tree._replace(bytes=size, packed=packed_size, sha256=digest.hexdigest()), file)
 
 
 def _fill(packed: gzip.GzipFile, listing: Listing) -> int:

@@ -130,7 +130,7 @@ def _rank_order(launch: NodeLaunch, process: PlannedProcess) -> RankOrder:
 
 def preload_of(launch: NodeLaunch) -> str:
     """Return --preload, as far as nothing that was asked for forbids it."""
-    if launch.attempt.tests or against_template(launch.spec):
+    if launch.attempt.tests or forbids_template(launch.spec):
         return "never"
     return launch.spec.recovery.preload
 
@@ -143,19 +143,12 @@ def keeps_template(launch: NodeLaunch) -> bool:
     return may_follow and preload_of(launch) != "never"
 
 
-def against_template(spec: RunSpec) -> str:
-    """Say why no rank is forked from one that has imported; empty where nothing of what was asked forbids it."""
-    if spec.launch.launcher != "direct":
-        return f"--launcher {spec.launch.launcher} starts the ranks"
-    if spec.launch.wrap:
-        return "--wrap stands around each rank"
-    if spec.launch.prelude:
-        return "--prelude runs before the ranks"
-    if spec.recovery.audit_data:
-        return "--audit-data watches the imports"
-    if read_command(spec.launch.command).kind not in ("python-script", "python-module"):
-        return "the command is neither a Python script nor a module"
-    return ""
+def forbids_template(spec: RunSpec) -> bool:
+    """Tell whether something that was asked for forbids that ranks are forked from one that has imported."""
+    launch = spec.launch
+    is_python = read_command(launch.command).kind in ("python-script", "python-module")
+    has_more = bool(launch.wrap or launch.prelude or spec.recovery.audit_data)
+    return launch.launcher != "direct" or has_more or not is_python
 
 
 def _filled(launch: NodeLaunch) -> NodeLaunch:
