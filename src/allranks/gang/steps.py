@@ -155,7 +155,7 @@ class _Candidate(NamedTuple):
     grown: int = 1
 
     def with_line(self, sighting: StepSighting) -> _Candidate:
-        """Take a further line; a number that falls begins anew."""
+        """Take a further line; a number that falls begins again."""
         if sighting.number < self.last.number:
             return _Candidate(sighting, sighting)
         return _Candidate(self.first, sighting, self.grown + (sighting.number > self.last.number))
