@@ -26,10 +26,10 @@ from allranks.gang.plugins import all_checks
 PORT = 23457
 SYN = "tcp dport 1024-65535 tcp flags & (syn|ack) == syn"
 # The kernel log is the machine's own and may hold anything: it is left out everywhere. All other checks look at a clean
-# cluster, and nowhere else those that take long: what measures runs by itself, and four nodes import torch.
+# cluster, and nowhere else the one that takes long: four nodes import torch.
 CHECKS = [check for check in all_checks().values() if check.name != "kernel_log"]
 EVERYTHING = ",".join(check.name for check in CHECKS)
-QUICKER = ",".join(check.name for check in CHECKS if not check.alone and check.name != "torch_import")
+QUICKER = ",".join(check.name for check in CHECKS if check.name != "torch_import")
 Found = set[tuple[str, str, str]]
 
 
@@ -305,8 +305,8 @@ def test_an_uncommitted_change_on_one_node(check: Checker) -> None:
     clone = repository(check)
     (clone / "model.py").write_text("changed = True\n")
     with bound(check.bed.host("h2"), clone, check.work):
-        assert {(c, w) for c, w, _ in check.found()} == {("code_changes", "h2")}
-    assert "model.py" in check.message("code_changes")
+        assert {(c, w) for c, w, _ in check.found()} == {("code_tree", "h2")}
+    assert "model.py" in check.message("code_tree")
 
 
 @pytest.mark.slow

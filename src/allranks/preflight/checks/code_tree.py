@@ -1,6 +1,7 @@
-"""Without git: the working directory holds the same files on every node.
+"""The working directory holds the same code and configuration on every node, committed or not.
 
-Names, sizes and, up to 1 MB, contents are compared. What runs write (outputs, logs, caches) is left out.
+Compared are files with an ending of code: names, sizes and, up to 1 MB, contents. What runs write (outputs, logs,
+caches) is left out. Where nodes are at different commits, `code_git` says it.
 """
 
 from __future__ import annotations
@@ -10,48 +11,25 @@ from typing import Dict, List, Mapping, Optional, Sequence
 from allranks.protocol.records import NamedTuple
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_value, collected, remote, some, unknown, unlike, values_of, warn
+from ..compare import Findings, Nodes, by_value, collected, remote, some, split, unknown, values_of, warn
 from ..host import Host, ask
 from ..typed_facts import Request
+from .code_git import ID as GIT
+from .code_git import Repository
 
 ID = "code_tree"
 GROUP = "code"
 LEVEL = "full"
 SECONDS = 45.0
 SHOWN = 5
-CODE = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh")
-FOLDERS = (
-    "__pycache__",
-    "runs",
-    "outputs",
-    "checkpoints",
-    "wandb",
-    "mlruns",
-    "lightning_logs",
-    "node_modules",
-    "venv",
-)
+# fmt: off
+CODE = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".cfg", ".ini",
+        ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
+FOLDERS = ("__pycache__", "runs", "outputs", "checkpoints", "wandb", "mlruns", "lightning_logs", "node_modules", "venv")
 DATA = ("data", "datasets", "output", "checkpoint", "ckpt", "logs", "log", "tensorboard", "build", "dist", "tmp")
-WRITTEN = (
-    ".pyc",
-    ".log",
-    ".out",
-    ".err",
-    ".tmp",
-    ".lock",
-    ".pid",
-    ".swp",
-    ".pt",
-    ".pth",
-    ".ckpt",
-    ".safetensors",
-    ".npz",
-    ".egg-info",
-    "~",
-)
+# fmt: on
 
-# Code comes first, so that the limits of number and bytes cut what matters less; the order is the same
-# everywhere. Hidden names (.git, .venv, .cache) are left out; below DATA only code counts, and it comes last.
+# Hidden names (.git, .venv, .cache) are left out. Below DATA a file of JSON is data.
 PROGRAM = r"""
 import sys
 import hashlib, json, os, time
@@ -59,18 +37,14 @@ MOST, BYTES, EACH, LISTED, WALKED = 5000, 64 << 20, 1 << 20, 500, 200000
 end = time.monotonic() + 30
 files, cut, walked = [], "", 0
 for folder, folders, names in os.walk(TOP):
-    folders[:] = [n for n in folders if not n.startswith(".") and n not in FOLDERS and not n.endswith(WRITTEN)]
-    folders.sort(key=lambda n: (n in DATA, n))
+    folders[:] = sorted(n for n in folders if not n.startswith(".") and n not in FOLDERS)
     data = set(os.path.relpath(folder, TOP).split(os.sep)) & set(DATA)
     walked += len(names)
-    for name in sorted(names):
+    for name in names:
         path = os.path.join(folder, name)
-        shown = os.path.relpath(path, TOP)
         code = name.endswith(CODE) and not (data and name.endswith(".json"))
-        if name.startswith(".") or name.endswith(WRITTEN) or "tfevents" in name or (data and not code):
-            continue
-        if os.path.isfile(path):
-            files.append((not code, shown))
+        if code and not name.startswith(".") and os.path.isfile(path):
+            files.append(os.path.relpath(path, TOP))
     if walked > WALKED or time.monotonic() > end:
         cut = "more than %d files" % WALKED
         break
@@ -78,7 +52,7 @@ files.sort()
 if len(files) > MOST:
     cut = cut or "%d files" % len(files)
 found, read = {}, 0
-for _, shown in files[:MOST]:
+for shown in files[:MOST]:
     try:
         size = os.path.getsize(os.path.join(TOP, shown))
         text = "%d" % size
@@ -102,15 +76,13 @@ print("\nALLRANKS-ANSWER " + json.dumps(answer))
 
 
 class TreeHashes(NamedTuple):
-    """Hashes by file (None: too many) and by folder, what cut the reading short, whether .git is there."""
+    """Hashes by file (None: too many) and by folder, and what cut the reading short."""
 
     count_: int
     digest: str
     files: Optional[Dict[str, str]] = None
     folders: Mapping[str, str] = {}
     cut: str = ""
-    top: str = ""
-    git: bool = False
 
 
 def collect(host: Host) -> Optional[TreeHashes]:
@@ -119,18 +91,15 @@ def collect(host: Host) -> Optional[TreeHashes]:
     no_projects = ["/", *(room.path for room in host.facts.disk.node_dirs)]
     if not host.facts.workdir.cwd_ok or top.rstrip("/") in [path.rstrip("/") for path in no_projects]:
         return None
-    constants = f"TOP, CODE, FOLDERS, DATA, WRITTEN = {top!r}, {CODE!r}, {FOLDERS!r}, {DATA!r}, {WRITTEN!r}"
-    tree = ask(host, TreeHashes, f"{constants}\n{PROGRAM}", SECONDS - 5, anywhere=True)
-    words = top.rstrip("/").split("/")
-    git = any(host.exists("/".join([*words[:depth], ".git"])) for depth in range(2, len(words) + 1))
-    return tree._replace(top=top, git=git)
+    constants = f"TOP, CODE, FOLDERS, DATA = {top!r}, {CODE!r}, {FOLDERS!r}, {DATA!r}"
+    return ask(host, TreeHashes, f"{constants}\n{PROGRAM}", SECONDS - 5, anywhere=True)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """Warn of each odd node. Where all are git checkouts, code_git and code_changes judge."""
-    nodes = collected(facts_by_node, ID, TreeHashes)
-    if all(tree.git for tree in nodes.values()):
+    """Warn of each odd node."""
+    if len({repository.commit for repository in collected(facts_by_node, GIT, Repository).values()}) > 1:
         return
+    nodes = collected(facts_by_node, ID, TreeHashes)
     late = [node for node, tree in nodes.items() if "were over" in tree.cut]
     if late:
         message = f"the working directory of {join_names(late)} could not be read within 30 s and is not compared"
@@ -141,13 +110,15 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     cuts = [tree.cut for tree in trees.values() if tree.cut]
     evidence += [f"only the first of {cut} are compared" for cut in cuts[:1]]
     remedy = "copy this machine's code to all nodes with run --sync"
-    for odd in unlike(values_of(trees, lambda tree: tree.digest)):
-        top = trees[odd.nodes[0]].top
+    for odd in split(values_of(trees, lambda tree: tree.digest)):
+        top = facts_by_node[odd.nodes[0]].workdir.path
+        differs = f"differs between {join_names(odd.nodes)}"
         copy = ""
         if odd.fine:
+            differs = f"on {join_names(odd.nodes)} differs from {odd.rest}"
             copy = remote(odd.fine[0], "rsync -a", f"{top}/", f"{odd.nodes[0]}:{top}/") + ", or "
         files = _odd_files([trees[node] for node in odd.nodes + odd.fine])
-        yield warn(ID, odd.nodes, f"{top}{odd.message}: {files}", copy + remedy, evidence)
+        yield warn(ID, odd.nodes, f"{top} {differs}: {files}", copy + remedy, evidence)
 
 
 def _odd_files(trees: Sequence[TreeHashes]) -> str:
