@@ -517,20 +517,20 @@ def test_a_failed_check_ends_it() -> None:
 
 def test_the_first_of_virtual_nodes_looks_at_their_machine_for_all() -> None:
     drive = Drive(3, local=3)
-    chosen = tuple(built_in()[name] for name in ("kernel", "deepspeed_config", "shm"))
+    chosen = tuple(built_in()[name] for name in ("machine", "deepspeed_config", "shm"))
     drive.roster.context = dataclasses.replace(drive.roster.context, checks=chosen)
     for name in drive.names:
         drive.hello(name)
     asked = {node: list(order["checks"]) for node, order in drive.sent if order["type"] == "setup"}
-    assert asked == {"h0": ["kernel", "deepspeed_config"], "h1": [], "h2": []}
-    seen = {"kernel": {"kernel": "6.1"}}
+    assert asked == {"h0": ["machine", "deepspeed_config"], "h1": [], "h2": []}
+    seen = {"machine": {"model": "EPYC"}}
     drive.facts("h2")
     drive.feed(FactsMessage(facts_of(0, **seen)), "h0")
     assert drive.roster.state is State.GATHERING
     drive.facts("h1")
     assert drive.roster.state is State.LISTENING
     facts = {node.name: node.facts or {} for node in drive.roster.nodes.values()}
-    assert {name: one["kernel"] for name, one in facts.items()} == dict.fromkeys(drive.names, seen["kernel"])
+    assert {name: one["machine"] for name, one in facts.items()} == dict.fromkeys(drive.names, seen["machine"])
     assert facts["h1"]["interfaces"] != facts["h0"]["interfaces"], "what a node says of itself stays its own"
 
 

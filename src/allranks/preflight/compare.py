@@ -24,7 +24,6 @@ from typing import (
 from allranks.findings import Finding, Where, unset
 from allranks.protocol.codec import decode
 from allranks.protocol.facts import Interpreter
-from allranks.protocol.records import NamedTuple
 from allranks.text import group as group  # for the checks
 from allranks.text import join_names, join_words, plural
 
@@ -239,15 +238,6 @@ def by_entry(values: Mapping[str, Iterable[Value]]) -> Dict[Value, List[str]]:
     return {entry: list(nodes) for entry, nodes in by_item(values_of(values, dict.fromkeys)).items()}
 
 
-def median(values: Iterable[float]) -> float:
-    """Return the middle value, the mean of the two middle ones of an even number; 0 without any."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    if ordered:
-        return (ordered[middle] + ordered[~middle]) / 2
-    return 0.0
-
-
 # -- what nodes should have in common --------------------------------------------------------------
 
 
@@ -255,32 +245,25 @@ class Difference(Generic[Value]):
     """Nodes with a `value` other than the `norm` of those that are `fine`: more than half, at least two.
 
     Without such a majority `nodes` are all, `fine` is empty, `value` and `norm` are None. `rest` words who is fine:
-    `the other 3`, or `3 of 5 nodes` where the odd ones differ among themselves.
+    `the other 3`, or `3 of 5 nodes` where the odd ones differ among themselves. `differences` adds what and message.
     """
+
+    what = ""
+    message = ""
 
     def __init__(
         self,
         nodes: List[str],
         fine: List[str],
-        rest: str,
-        value: Optional[Value],
-        norm: Optional[Value],
-        what: str = "",
-        message: str = "",
+        rest: str = "",
+        value: Optional[Value] = None,
+        norm: Optional[Value] = None,
     ) -> None:
         self.nodes = nodes
         self.fine = fine
         self.rest = rest
         self.value = value
         self.norm = norm
-        self.what = what
-        self.message = message
-
-    def worded(self, message: str, what: str = "") -> Difference[Value]:
-        """Give the same difference with its sentence."""
-        return Difference(
-            self.nodes, self.fine, self.rest, value=self.value, norm=self.norm, what=what or self.what, message=message
-        )
 
 
 def split(values: Mapping[str, Value]) -> List[Difference[Value]]:
@@ -290,7 +273,7 @@ def split(values: Mapping[str, Value]) -> List[Difference[Value]]:
         return []
     norm, fine = next(iter(groups.items()))
     if len(fine) < 2 or 2 * len(fine) <= len(values):
-        return [Difference(list(values), [], "", None, None)]
+        return [Difference(list(values), [])]
     rest = f"{len(fine)} of {len(values)} nodes" if len(groups) > 2 else f"the other {len(fine)}"
     return [Difference(nodes, fine, rest, value, norm) for value, nodes in groups.items() if value != norm]
 
@@ -330,17 +313,10 @@ def differences(
             return f"{who(odd.nodes)} no {what} {rest}"
         return f"{who(odd.nodes, one, many)} {phrase.format(what=what, value=show(odd.value))} {rest}"
 
-    return [odd.worded(sentence(odd), what) for odd in split(values)]
-
-
-def unlike(values: Mapping[str, Value], verb: str = "differs") -> List[Difference[Value]]:
-    """Say whose value is odd, behind a subject: ` on h3 differs from the other 2`, ` differs between h0 and h1`."""
-    odds = []
-    for odd in split(values):
-        sentence = f" {verb} between {join_names(odd.nodes)}"
-        if odd.fine:
-            sentence = f" on {join_names(odd.nodes)} {verb} from {odd.rest}"
-        odds.append(odd.worded(sentence))
+    odds = split(values)
+    for odd in odds:
+        odd.what = what
+        odd.message = sentence(odd)
     return odds
 
 
@@ -364,28 +340,3 @@ def warn_each(
     """Make a warning of each difference."""
     for odd in odds:
         yield warn(label, odd.nodes, odd.message, remedy(odd), interface=interface)
-
-
-class Differs(NamedTuple):
-    """A declaration: a value, read from what a check collects, that all nodes should have in common.
-
-    The remedy is a template: {node} is the first odd node, {look} the command that shows its value, {norm} what most
-    nodes have or, where they do not agree on one value, `default`.
-    """
-
-    key: str
-    label: str
-    remedy: str
-    look: str = ""
-    default: str = ""
-
-    def judge(self, check: str, nodes: Mapping[str, Mapping[str, str]]) -> Findings:
-        """Make a warning of each odd value of what was collected."""
-        values = having(nodes, lambda one: one.get(self.key))
-        return warn_each(check, differences(self.label, values), self._remedy)
-
-    def _remedy(self, odd: Difference[str]) -> str:
-        norm = odd.norm
-        if norm is None or " and " in norm:
-            norm = self.default
-        return self.remedy.format(node=odd.nodes[0], look=remote(odd.nodes[0], self.look), norm=norm)

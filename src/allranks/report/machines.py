@@ -41,7 +41,6 @@ class MachineFacts(NamedTuple):
     hostname: str = ""
     cpu: int | None = None
     shm: SharedMemory = SharedMemory()
-    kernel: Mapping[str, str] = {}
     machine: Machine = Machine()
     torch_build: Build = Build("")
     gpu_model: Models = Models("", {})
@@ -77,7 +76,7 @@ def machine(facts: MachineFacts) -> Rows:
     count = "" if facts.cpu is None else count_of(facts.cpu, "CPU")
     memory = "" if facts.plan.mem.total is None else f"{format_size(facts.plan.mem.total)} memory"
     rows = [
-        ("system", _joined(*map(facts.kernel.get, SYSTEM))),
+        ("system", _joined(*map(facts.machine.system.get, SYSTEM))),
         ("machine", _joined(facts.machine.model, count, memory)),
         ("Python", _joined(facts.plan.interpreter.version, facts.plan.interpreter.path)),
         ("torch", _joined(facts.plan.interpreter.torch, build.platform, build.nccl and f"NCCL {build.nccl}")),

@@ -1,16 +1,18 @@
-"""The nodes have the same processors and as much memory, and none of it is swapped out.
+"""The nodes have the same processors, memory, kernel, system and tuning, and no memory is swapped out.
 
-The slowest node sets the pace of all. Azure NHC compares CPU and memory with what its machine types
-should have (check_hw_cpuinfo, check_hw_physmem). Here the other nodes are the norm.
+The slowest node sets the pace of all. Azure NHC compares CPU and memory with what its machine types should have
+(check_hw_cpuinfo, check_hw_physmem). Here the other nodes are the norm. Meta's GCM looks at the tuning, and so does
+AMD's advice for RCCL. Sources: os-release(5), getconf(1) GNU_LIBC_VERSION, Documentation/admin-guide/pm/cpufreq.rst,
+Documentation/timers/timekeeping.rst. A virtual machine or a container may show none of it.
 """
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Dict, Mapping, Optional
 
 from allranks.protocol.records import NamedTuple
 
-from ..compare import Findings, Nodes, collected, differences, having, remote, size, values_of, warn, warn_each
+from ..compare import Findings, Nodes, by_item, collected, differences, having, remote, size, values_of, warn, warn_each
 from ..host import Host, key_values, text_in
 from ..typed_facts import Request
 
@@ -22,20 +24,48 @@ MUCH_SWAP = 1 << 30
 MUCH_OF_MEMORY = 0.1  # a little is swapped out of every machine that has been up for long
 MODEL_KEYS = ("model name", "cpu model", "cpu")  # x86; MIPS, LoongArch; POWER
 ARM_KEYS = ("CPU implementer", "CPU part")
+CPUS = "/sys/devices/system/cpu"
+CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+
+
+class Alike(NamedTuple):
+    """What nodes should have in common: its name in a sentence, and the remedy.
+
+    {norm} is what most nodes have or, where they do not agree on one value, `advised`.
+    """
+
+    label: str
+    remedy: str
+    advised: str = ""
+
+
+IMAGE = "use one image for all nodes, or one container image (--wrap). Look: ssh {node} 'cat /etc/os-release'"
+LIBC = "use one image, as compiled extensions may not load on the older one. Look: ssh {node} 'ldd --version'"
+GOVERNOR = "ssh {node} 'sudo cpupower frequency-set -g {norm}'"
+ALIKE = {
+    "kernel": Alike("kernel", "boot the same kernel on all. Look: ssh {node} 'uname -r'"),
+    "os": Alike("operating system", IMAGE),
+    "libc": Alike("C library", LIBC),
+    "governor": Alike("CPU governor", GOVERNOR, "performance"),
+    "clock": Alike("clock source", "see why: ssh {node} 'sudo dmesg | grep -i clocksource'"),
+    "numa": Alike("kernel.numa_balancing", "ssh {node} 'sudo sysctl -w kernel.numa_balancing={norm}'", "0"),
+    "iommu": Alike("IOMMU mode", "boot all with one kernel command line: ssh {node} 'cat /proc/cmdline'"),
+}
 
 
 class Machine(NamedTuple):
-    """The processor's model, and bytes that are swapped out."""
+    """The processor's model, bytes that are swapped out, and what is known of ALIKE."""
 
     model: str = ""
     swap: int = 0
+    system: Mapping[str, str] = {}
 
 
 def collect(host: Host) -> Optional[Machine]:
-    """None where /proc shows neither."""
+    """None where the node shows nothing of it."""
     memory = key_values(text_in(host, "/proc/meminfo"), ":")
     sizes = [int((memory.get(key) or "0").split()[0]) * 1024 for key in ("SwapTotal", "SwapFree")]
-    machine = Machine(_model(text_in(host, "/proc/cpuinfo", 16384))[:100], sizes[0] - sizes[1])
+    machine = Machine(_model(text_in(host, "/proc/cpuinfo", 16384))[:100], sizes[0] - sizes[1], _system(host))
     if any(machine) or memory:
         return machine
     return None
@@ -48,6 +78,27 @@ def _model(text: str) -> str:
         if values.get(key):
             return " ".join(values[key].split())
     return " ".join(f"{key} {values[key]}" for key in ARM_KEYS if key in values)
+
+
+def _system(host: Host) -> Dict[str, str]:
+    """Of several governors all; of the kernel's command line what concerns the IOMMU."""
+    release = key_values(host.text("/etc/os-release") or text_in(host, "/usr/lib/os-release"))
+    words = (release.get("ID"), release.get("VERSION_ID") or release.get("BUILD_ID"))
+    libc = host.run(["getconf", "GNU_LIBC_VERSION"], 2.0)
+    governors = {text_in(host, path, 64) for path in host.glob(f"{CPUS}/cpu*/cpufreq/scaling_governor")[:1024]}
+    values = {
+        "kernel": text_in(host, "/proc/sys/kernel/osrelease", 256),
+        "os": " ".join(filter(None, words)),
+        "libc": libc.out.strip() if libc.ok else "",
+        "governor": " and ".join(sorted(governors - {""})),
+        "clock": text_in(host, CLOCK, 64),
+        "numa": text_in(host, "/proc/sys/kernel/numa_balancing", 16),
+    }
+    line = host.text("/proc/cmdline")
+    if line:
+        options = (word for word in line.split() if word.partition("=")[0] in ("iommu", "intel_iommu", "amd_iommu"))
+        values["iommu"] = " ".join(sorted(options)) or "default"
+    return {name: value[:100] for name, value in values.items() if value}
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
@@ -63,6 +114,11 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     odd_models = differences("processor", models)
     yield from warn_each(ID, odd_models, lambda d: f"{advice}. Look: {remote(d.nodes[0], 'lscpu')}")
     yield from _memory(facts_by_node)
+    for name, by_node in by_item(values_of(machines, lambda machine: machine.system)).items():
+        alike = ALIKE[name]
+        for other in differences(alike.label, by_node):
+            remedy = alike.remedy.format(node=other.nodes[0], norm=other.norm or alike.advised)
+            yield warn(ID, other.nodes, other.message, remedy)
     for node, machine in machines.items():
         total = facts_by_node[node].mem.total or 0
         if machine.swap >= MUCH_SWAP and machine.swap >= MUCH_OF_MEMORY * total:
