@@ -1,86 +1,61 @@
-"""Network adapters use as many PCIe lanes, at the speed, as they can and as on the other nodes.
+"""GPUs and network adapters use as many PCIe lanes, at the speed, as others of their model, and not only a few.
 
-An adapter that trained fewer lanes (x8 of x16) halves its bandwidth in silence. Files: current_link_width,
-max_link_width, current_link_speed of the PCI device (Documentation/ABI/testing/sysfs-bus-pci). A narrower slot
-by design matters only where the port is faster than the slot. imbue's host-health-checks compare both.
+A device that trained fewer lanes (x8 of x16) halves its bandwidth in silence. Files: current_link_width,
+max_link_width, current_link_speed of the PCI device (Documentation/ABI/testing/sysfs-bus-pci). Of GPUs the lanes alone
+count: an idle one lowers its speed to save power. Slots that are narrow for all of a model pass.
+imbue's host-health-checks compare lanes and speed.
 """
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional
+from collections import Counter
+from typing import List, Optional
 
 from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
-from allranks.text import join_names
+from allranks.text import join_names, plural
 
-from .. import rdma
-from ..compare import Findings, Nodes, by_item, by_value, collected, differences, remote, values_of, warn
+from .. import rdma, smi
+from ..compare import Findings, Nodes, collected, group, remote, values_of, warn
 from ..host import Host, base_name, linked_name, text_in
 from ..typed_facts import Request
 
 ID = "pcie_width"
 GROUP = "network"
 LEVEL = "quick"
-AMPLE = 4  # times the port's rate
-# Gb/s of a lane by GT/s after its encoding: 8b/10b up to 5 GT/s, 128b/130b up to 32, flits from 64 on.
-LANE = {2.5: 2.0, 5.0: 4.0, 8.0: 7.88, 16.0: 15.75, 32.0: 31.5, 64.0: 62.0}
+GPU_DRIVERS = ("nvidia", "amdgpu")
+CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")  # VGA, 3D, other display controllers, processing accelerators
+LARGE = 8  # lanes: a card with fewer is an old one, which needs no more
+FEW = 4  # times fewer lanes than it has
+MOST = 128
 
 
-class Adapter(NamedTuple):
-    """Lanes and speed (`16.0 GT/s PCIe`) of the slot's link, used and possible.
+class PcieLink(NamedTuple):
+    """A device with its vendor and model; its lanes and speed (`16.0 GT/s PCIe`; empty of a GPU), used and possible."""
 
-    `rate`: Gb/s of the fastest port (0: not known).
-    """
-
+    name: str
     pci: str
+    model: str
     width: int
     most: int
     speed: str = ""
-    rate: float = 0.0
     max_speed: str = ""
 
     @property
-    def link(self) -> str:
-        """`x16 at 16.0 GT/s`."""
-        width = f"x{self.width}"
-        if self.speed:
-            return f"{width} at {self.speed.replace(' PCIe', '')}"
-        return width
-
-    @property
     def capacity(self) -> float:
-        """Gb/s of the link; 0 where the speed is not known."""
-        return self.width * LANE.get(_number(self.speed), 0.0)
+        """What it carries, to be compared with others of its model."""
+        return self.width * (_number(self.speed) or 1.0)
 
     @property
-    def lanes(self) -> str:
-        """`8 of 16 PCIe lanes: 126 Gb/s for a port of 200 Gb/s`."""
-        return f"{self.width} of {self.most} PCIe lanes: {self.capacity:.0f} Gb/s for a port of {self.rate:g} Gb/s"
+    def is_less(self) -> bool:
+        """Less than the device can."""
+        return self.width < self.most or self.speed != self.max_speed
 
     @property
-    def is_degraded(self) -> bool:
-        """Less than the adapter can, and not far more than its port needs."""
-        less = self.width < self.most or (self.max_speed and self.speed != self.max_speed)
-        return bool(less) and not 0 < AMPLE * self.rate <= self.capacity
-
-
-def collect(host: Host) -> Optional[Dict[str, Adapter]]:
-    """By device, each adapter once."""
-    adapters: Dict[str, Adapter] = {}
-    for path in [*host.glob("/sys/class/infiniband/*")[:64], *host.glob("/sys/class/net/*")[:256]]:
-        device = f"{path}/device"
-        pci = linked_name(host, device)
-        lanes = rdma.lanes(host, device)
-        if lanes and pci not in [adapter.pci for adapter in adapters.values()]:
-            speeds = [text_in(host, f"{device}/{which}_link_speed", 32) for which in ("current", "max")]
-            adapters[base_name(path)] = Adapter(pci, *lanes, speeds[0], _rate(host, path), speeds[1])
-    return adapters or None
-
-
-def _rate(host: Host, path: str) -> float:
-    """Read Gb/s of the fastest port of an adapter or of an interface; 0 where neither shows it."""
-    rates = [_number(text_in(host, file)) for file in host.glob(f"{path}/ports/*/rate")]
-    return max([_number(text_in(host, f"{path}/speed")) / 1000, *rates])
+    def words(self) -> str:
+        """`8 of 16 PCIe lanes at 8.0 GT/s`."""
+        at_speed = f" at {self.speed.replace(' PCIe', '')}" if self.speed else ""
+        return f"{self.width} of {self.most} PCIe lanes{at_speed}"
 
 
 def _number(text: str) -> float:
@@ -90,30 +65,60 @@ def _number(text: str) -> float:
     return float(first)
 
 
+def collect(host: Host) -> Optional[List[PcieLink]]:
+    """Each adapter once, and GPUs that a driver holds."""
+    links: List[PcieLink] = []
+    for path in [*host.glob("/sys/class/infiniband/*")[:64], *host.glob("/sys/class/net/*")[:256]]:
+        device = f"{path}/device"
+        pci = linked_name(host, device)
+        link = _link(host, base_name(path), pci, device)
+        if link is not None and pci not in [one.pci for one in links]:
+            speeds = [text_in(host, f"{device}/{which}_link_speed", 32) for which in ("current", "max")]
+            links.append(link._replace(speed=speeds[0], max_speed=speeds[1]))
+    for path in host.glob("/sys/bus/pci/devices/*"):
+        is_gpu = text_in(host, f"{path}/class", 16).startswith(CLASSES)
+        if is_gpu and linked_name(host, f"{path}/driver") in GPU_DRIVERS:
+            pci = smi.short(base_name(path))
+            link = _link(host, f"GPU at {pci}", pci, path)
+            links += [link] if link is not None else []
+    return links[:MOST] or None
+
+
+def _link(host: Host, name: str, pci: str, device: str) -> Optional[PcieLink]:
+    lanes = rdma.lanes(host, device)
+    if lanes is None or lanes[1] < LARGE:
+        return None
+    ids = ":".join(text_in(host, f"{device}/{file}", 16)[2:] for file in ("vendor", "device"))
+    return PcieLink(name, pci, name if ids == ":" else ids, *lanes)
+
+
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """Warnings: other than most nodes; narrower than the adapter and too slow for its port."""
-    for name, by_node in by_item(collected(facts_by_node, ID, Dict[str, Adapter])).items():
-        reported: List[str] = []
-        links = values_of(by_node, lambda adapter: adapter.link)
-        usual = by_node[next(iter(by_value(links).values()))[0]].capacity
-        for odd in differences(f"PCIe link of {name}", links, one="has a PCIe link of", subject=name):
-            worse = [node for node in odd.nodes if by_node[node].is_degraded]
-            if worse and (odd.norm is None or by_node[worse[0]].capacity < usual):
-                reported += odd.nodes
-                yield _finding(name, odd.nodes, odd.message, by_node, worse[0])
-        slow = {node: adapter.lanes for node, adapter in by_node.items() if node not in reported and _is_slow(adapter)}
-        for lanes, nodes in by_value(slow).items():
-            message = f"{name} on {join_names(nodes)} has {lanes}"
-            yield _finding(name, nodes, message, by_node, nodes[0])
+    """Warn of devices with less than most of their model, or with a quarter of their lanes."""
+    nodes = collected(facts_by_node, ID, List[PcieLink])
+    models = group([link for links in nodes.values() for link in links], lambda link: link.model)
+    usual = values_of(models, _usual)
+    for node, links in nodes.items():
+        slow = [link for link in links if link.is_less and _is_odd(link, usual[link.model])]
+        for alike in group(slow, lambda link: (link.words, link.model)).values():
+            yield _finding(node, alike, usual[alike[0].model])
 
 
-def _is_slow(adapter: Adapter) -> bool:
-    """Whatever the others have."""
-    return adapter.width < adapter.most and 0 < adapter.capacity < adapter.rate
+def _usual(links: List[PcieLink]) -> PcieLink:
+    """Return one with what most have, of ties the better."""
+    count = Counter(link.capacity for link in links)
+    return max(links, key=lambda link: (count[link.capacity], link.capacity))
 
 
-def _finding(name: str, nodes: List[str], message: str, by_node: Dict[str, Adapter], worst: str) -> Finding:
-    show = remote(worst, "sudo lspci -vv -s", by_node[worst].pci)
-    remedy = f"reseat the card, see the riser and the slot's setting in the firmware: {show}"
-    evidence = [f"{n}: {v.pci} width {v.width} of {v.most}, {v.speed}" for n, v in list(by_node.items())[:4]]
-    return warn(ID, nodes, message, remedy, evidence, interface=name)
+def _is_odd(link: PcieLink, usual: PcieLink) -> bool:
+    return FEW * link.width <= link.most or link.capacity < usual.capacity
+
+
+def _finding(node: str, links: List[PcieLink], usual: PcieLink) -> Finding:
+    names = [link.name for link in links]
+    message = f"{join_names(names)} of {node} {plural(len(names), 'uses', 'use')} {links[0].words}"
+    if usual.capacity > links[0].capacity:
+        message += f" (others of this model use {usual.words})"
+    show = remote(node, "sudo lspci -vv -s", links[0].pci)
+    remedy = f"reboot {node}. If it stays, reseat the card, and see the slot's setting in the firmware: {show}"
+    evidence = [f"{link.pci}: {link.words}" for link in links[:4]]
+    return warn(ID, node, message, remedy, evidence)
