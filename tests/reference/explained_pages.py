@@ -54,8 +54,7 @@ def _codes(cause: Cause) -> str:
 
 
 def _check_row(check: Check) -> str:
-    alone = ", by itself" if check.alone else ""
-    return f"| [{check.name}](checks/{check.name}.md) | {check.level}{alone} | {cell(check.title)} |\n"
+    return f"| [{check.name}](checks/{check.name}.md) | {check.level} | {cell(check.title)} |\n"
 
 
 def pages_of_causes() -> Iterator[tuple[str, str]]:

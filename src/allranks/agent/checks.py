@@ -9,7 +9,7 @@ import importlib
 import os
 import time
 from functools import partial
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Iterable, List, Mapping, Optional, Sequence
 
 from allranks.preflight.check import Check, read_check
 from allranks.preflight.host import CouldNotLook, Host, Ran, Space
@@ -29,7 +29,7 @@ SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 def collect_checks(names: Iterable[str], host: Host) -> JsonObject:
     """{name: what it found, or {"error": why not}}. Never raises."""
     facts: JsonObject = {}
-    parts: Dict[bool, List[FactPart]] = {False: [], True: []}  # True: alone, else side by side
+    parts: List[FactPart] = []
     for name in names:
         try:
             check = read_check(importlib.import_module(PACKAGE + name))
@@ -37,10 +37,8 @@ def collect_checks(names: Iterable[str], host: Host) -> JsonObject:
             facts[name] = {"error": "%s: %s" % (type(error).__name__, error)}
             continue
         if check.collect is not None:
-            parts[check.alone].append(FactPart(check.name, partial(collected, check, host), check.seconds))
-    facts.update(collect_parts(parts[False]))
-    for part in parts[True]:
-        facts.update(collect_parts([part]))
+            parts.append(FactPart(check.name, partial(collected, check, host), check.seconds))
+    facts.update(collect_parts(parts))
     return facts
 
 

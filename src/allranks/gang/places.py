@@ -133,10 +133,8 @@ def collectors_on(spec: RunSpec, context: RunContext, index: int) -> tuple[str, 
 
 
 def look_seconds(checks: tuple[Check, ...]) -> float:
-    """How long a look may take: the basic facts, the slowest of the checks, and those that run alone."""
-    collecting = [c for c in checks if c.collect is not None]
-    slowest = max([c.seconds for c in collecting if not c.alone], default=0.0)
-    return FACTS_SECONDS + slowest + sum(c.seconds for c in collecting if c.alone)
+    """How long a look may take: the basic facts, and the slowest of the checks."""
+    return FACTS_SECONDS + max((c.seconds for c in checks if c.collect is not None), default=0.0)
 
 
 def workdir_on(spec: RunSpec, context: RunContext, node_dir: str) -> str:

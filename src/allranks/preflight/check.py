@@ -5,7 +5,6 @@
     LEVEL = "quick"                   # before every run; or "full"
     SECONDS = 5.0                     # how long `collect` may take on a node; a check without one reads facts
     BETWEEN_MACHINES = False          # True: says nothing of virtual nodes of one machine
-    ALONE = False                     # True: measures, so it runs after the others and alone
     NEEDS = "pairs"                   # the fact it judges, if it collects none: skipped where that is absent
 
     def collect(host: Host) -> object: ...                      # runs on the node, Python 3.8
@@ -47,7 +46,6 @@ class Check(NamedTuple):
     collect: Optional[Collect] = None
     seconds: float = 5.0
     between_machines: bool = False
-    alone: bool = False
     needs: str = ""
     about: Tuple[str, ...] = ()
 
@@ -77,7 +75,6 @@ def read_check(module: object) -> Check:
         collect,
         seconds=float(values.get("SECONDS", 5.0)),
         between_machines=bool(values.get("BETWEEN_MACHINES", False)),
-        alone=bool(values.get("ALONE", False)),
         needs=str(values.get("NEEDS", "")) if collect is None else name,
         about=tuple(" ".join(paragraph.split()) for paragraph in about.split("\n\n") if paragraph.strip()),
     )

@@ -253,11 +253,13 @@ class HasPlace(Protocol):
         ...
 
 
-class Gpu(NamedTuple):
-    """A GPU by index or address."""
+class GpuState(NamedTuple):
+    """A GPU by index or address, what ails it, and what tells of it."""
 
     gpu: Optional[int] = None
     pci: str = ""
+    state: str = ""
+    detail: str = ""
 
 
 def which_gpus(gpus: Sequence[HasPlace]) -> str:
@@ -270,9 +272,9 @@ def which_gpus(gpus: Sequence[HasPlace]) -> str:
     return name_with(f"GPU {gpu.gpu}", gpu.pci)
 
 
-def gpu_of(row: Row, pci: str = "") -> Gpu:
-    """Which GPU a row of nvidia-smi is about; `pci` stands for an address that it does not have."""
-    return Gpu(decimal(row.get("index")), row.get("pci", pci))
+def gpu_of(row: Row, pci: str = "") -> Tuple[Optional[int], str]:
+    """Index and address of the GPU that a row of nvidia-smi is about; `pci` stands for an address that it lacks."""
+    return decimal(row.get("index")), row.get("pci", pci)
 
 
 def reset(node: str, gpus: Sequence[HasPlace]) -> str:

@@ -191,8 +191,6 @@ def check_page(check: Check) -> ExplainedPage:
     if check.about:
         sections.append(Section("How it judges", check.about))
     made = [_LEVELS[check.level]]
-    if check.alone:
-        made.append("It measures, so it runs after the others and alone.")
     if check.between_machines:
         made.append("It says nothing of virtual nodes on one machine.")
     sections.append(Section("When", (" ".join(made),)))

@@ -6,7 +6,7 @@ A container does not see those of others, but their memory counts. Desktops and 
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
@@ -35,26 +35,17 @@ class GpuProcess(NamedTuple):
 
     gpu: Optional[int]
     pci: str
-    pid: int
-    name: str
-    user: str
-    mib: Optional[float]
-
-
-class Taken(NamedTuple):
-    """A GPU of which memory is taken, in MiB, by no process that is listed."""
-
-    gpu: Optional[int]
-    pci: str
-    mib: float
+    pid: int = 0
+    name: str = ""
+    user: str = ""
+    mib: Optional[float] = None
 
 
 class Use(NamedTuple):
-    """Who uses the GPUs; `exclusive`: a GPU lets one process in."""
+    """Who uses the GPUs, and whose memory is taken by no process that is listed; `exclusive`: a GPU lets one in."""
 
     processes: List[GpuProcess]
-    count_: int
-    unseen: Sequence[Taken] = ()
+    unseen: Sequence[GpuProcess] = ()
     exclusive: bool = False
 
 
@@ -77,17 +68,16 @@ def collect(host: Host) -> Optional[Use]:
         total = smi.number(row.get("memory.total")) or 0
         unified = any(name in row.get("name", "") for name in UNIFIED)
         if row["pci"] not in listed and used > max(UNSEEN, SHARE * total) and not unified:
-            unseen.append(Taken(*smi.gpu_of(row), used))
+            unseen.append(GpuProcess(*smi.gpu_of(row), mib=used))
     exclusive = any(row.get("compute_mode") == "Exclusive_Process" for row in answer.rows)
-    return _use(processes, unseen, exclusive)
+    return Use(_large(processes), unseen, exclusive)
 
 
-def _use(processes: List[GpuProcess], unseen: List[Taken], exclusive: bool) -> Use:
-    large = [process for process in processes if process.mib is None or process.mib >= LITTLE]
-    return Use(large[:SHOWN], len(large), unseen, exclusive)
+def _large(processes: List[GpuProcess]) -> List[GpuProcess]:
+    return [process for process in processes if process.mib is None or process.mib >= LITTLE][:SHOWN]
 
 
-def _process(host: Host, gpu: smi.Gpu, pid: str, name: str, mib: Optional[float]) -> GpuProcess:
+def _process(host: Host, gpu: Tuple[Optional[int], str], pid: str, name: str, mib: Optional[float]) -> GpuProcess:
     """Only the program's name: arguments may be secrets."""
     program = base_name(smi.value_of(name).partition(" ")[0])
     return GpuProcess(*gpu, int(pid), program[:40], _user(host, user_of(host, int(pid))), mib)
@@ -115,8 +105,8 @@ def _amd(host: Host) -> Optional[Use]:
                 memory = smi.integer(smi.at(entry, "process_info", "memory_usage", "vram_mem"))
                 mib = memory and memory / (1 << 20)
                 name = smi.text_at(entry, "process_info", "name")
-                processes.append(_process(host, smi.Gpu(smi.integer(gpu["gpu"])), pid, name, mib))
-    return _use(processes, [], False)
+                processes.append(_process(host, (smi.integer(gpu["gpu"]), ""), pid, name, mib))
+    return Use(_large(processes))
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
@@ -126,7 +116,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             yield _by_others(request, node, use)
         if use.unseen:
             have = plural(len(use.unseen), "has", "have")
-            message = f"{smi.which_gpus(use.unseen)} of {node} {have} {_gib(max(gpu.mib for gpu in use.unseen))}"
+            message = f"{smi.which_gpus(use.unseen)} of {node} {have} {_gib(max(gpu.mib or 0 for gpu in use.unseen))}"
             message += " of memory taken by a process that is not visible from here"
             message += " (of another container or user, or a dead one)"
             remedy = f"see who holds it: ssh {node} 'sudo fuser -v /dev/nvidia*'"

@@ -43,19 +43,11 @@ SECONDS = 130.0
 BAD_VALUES = ("[GPU is lost]", "[Unknown Error]", "[GPU requires reset]")
 
 
-class LostGpu(NamedTuple):
-    """A GPU that does not answer."""
-
-    gpu: Optional[int]
-    pci: str
-    why: str = ""
-
-
 class Count(NamedTuple):
     """How many answer, those that do not, PCI addresses without a driver, why none answers."""
 
     answer: int = 0
-    lost: Sequence[LostGpu] = ()
+    lost: Sequence[smi.GpuState] = ()
     idle: Sequence[str] = ()
     failed: str = ""
     vendor: str = "nvidia"
@@ -86,14 +78,14 @@ def _nvidia(host: Host, idle: List[str]) -> Count:
         return Count(idle=idle, failed=str(error))
     if answer is None:
         return Count(idle=idle)
-    lost = [LostGpu(*smi.gpu_of(row), row.get("why", "")) for row in answer.lost]
+    lost = [smi.GpuState(*smi.gpu_of(row), row.get("why", "")) for row in answer.lost]
     for row in answer.rows:
         why = [value for value in (row.get("temperature.gpu"), row.get("name")) if value in BAD_VALUES]
         if why:
-            lost.append(LostGpu(*smi.gpu_of(row), str(why[0]).strip("[]")))
+            lost.append(smi.GpuState(*smi.gpu_of(row), str(why[0]).strip("[]")))
     answer_count = len(answer.rows) + len(answer.lost) - len(lost)
     answered = {row["pci"] for row in answer.rows + answer.lost}
-    lost += [LostGpu(None, pci) for pci in smi.of_driver(host) if pci not in answered]
+    lost += [smi.GpuState(None, pci) for pci in smi.of_driver(host) if pci not in answered]
     return Count(answer_count, lost, idle)
 
 
@@ -111,7 +103,7 @@ def _of_node(node: str, one: Count) -> Findings:
     if one.failed:
         yield _failed(node, one.failed)
         return
-    for why, lost in group(one.lost, lambda gpu: gpu.why).items():
+    for why, lost in group(one.lost, lambda gpu: gpu.state).items():
         message = f"{smi.which_gpus(lost)} of {node} {plural(len(lost), 'does', 'do')} not answer"
         if why:
             message += f" ({why})"
@@ -120,7 +112,7 @@ def _of_node(node: str, one: Count) -> Findings:
         evidence = [f"{gpu.pci}: {why or 'listed by the driver, not by nvidia-smi'}" for gpu in lost]
         yield fail("gpu-fell-off-bus", node, message, remedy, evidence, lost[0].gpu)
     if one.idle and one.answer:
-        idle = smi.which_gpus([smi.Gpu(pci=pci) for pci in one.idle])
+        idle = smi.which_gpus([smi.GpuState(pci=pci) for pci in one.idle])
         message = f"{idle} of {node} {plural(len(one.idle), 'is', 'are')} on the PCI bus, but no driver holds "
         yield warn(ID, node, message + plural(len(one.idle), "it", "them"), f"see why its probe failed: {_log(node)}")
 

@@ -41,9 +41,6 @@ def collect(host: Host) -> Optional[Driver]:
     gpus = smi.amd_smi(host, "static", "-d")
     if gpus is not None:
         return Driver("amd", next((smi.text_at(gpu, "driver", "version")[:50] for gpu in gpus), ""))
-    cards = smi.rocm_smi(host, "--showdriverversion")
-    if cards is not None:
-        return Driver("amd", smi.text_at(cards, "system", "Driver version")[:50])
     return None
 
 

@@ -15,7 +15,7 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, plural
 
 from .. import smi
-from ..compare import Findings, Nodes, collected, fail_if, group, median, remote, values_of, warn
+from ..compare import Findings, Nodes, collected, fail_if, group, remote, values_of, warn
 from ..host import Host, ask
 from ..typed_facts import Request
 
@@ -24,7 +24,6 @@ GROUP = "gpu"
 LEVEL = "full"
 SECONDS = 65.0
 LIMIT = 60.0
-ALONE = True
 ODD = 0.9
 PROGRAM = """
 import json, sys, time
@@ -96,7 +95,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     models = group([gpu for gpus in measured.values() for gpu in gpus], lambda gpu: gpu.name)
     for node, gpus in measured.items():
         for model, alike in models.items():
-            usual = median(gpu.tflops for gpu in alike)
+            usual = sorted(gpu.tflops for gpu in alike)[len(alike) // 2]
             slow = [gpu for gpu in gpus if gpu.name == model and gpu.tflops < ODD * usual]
             if slow:
                 yield _slow(node, slow, usual, len(alike), facts_by_node[node].gpus.vendor)

@@ -39,13 +39,7 @@ def collect(host: Host) -> Optional[Models]:
             "amd",
             [(smi.text_at(gpu, "asic", "market_name"), smi.integer(smi.at(gpu, "vram", "size"))) for gpu in gpus],
         )
-    cards = smi.rocm_smi(host, "--showproductname", "--showmeminfo", "vram") or {}
-    rows = []
-    for name, card in cards.items():
-        if name.startswith("card"):
-            series = smi.text_at(card, "Card Series") or smi.text_at(card, "Card series")  # before ROCm 6.0
-            rows.append((series, (smi.integer(card.get("VRAM Total Memory (B)")) or 0) >> 20))
-    return _counted("amd", rows)
+    return None
 
 
 def _counted(vendor: str, gpus: Sequence[Tuple[str, Optional[float]]]) -> Optional[Models]:

@@ -32,19 +32,11 @@ STOPPED = ("inactive", "failed", "activating")
 Links = Tuple[str, int, List[int]]  # a GPU's model, how many are active, those that are not
 
 
-class NotReady(NamedTuple):
-    """A GPU for which the fabric is not ready, and the state that it reports."""
-
-    gpu: Optional[int]
-    pci: str
-    state: str
-
-
 class NvLinks(NamedTuple):
     """By GPU its links; GPUs whose fabric is not ready; the state of a fabric manager that does not run."""
 
     links: Mapping[str, Links] = {}
-    fabric: Sequence[NotReady] = ()
+    fabric: Sequence[smi.GpuState] = ()
     manager: str = ""
 
 
@@ -58,7 +50,7 @@ def collect(host: Host) -> Optional[NvLinks]:
         state = smi.value_of(row.get("fabric.state"))
         status = smi.value_of(row.get("fabric.status"))
         if state and (state, status) != ("Completed", "Success"):
-            fabric.append(NotReady(*smi.gpu_of(row), f"{state}, {status}" if state == "Completed" else state))
+            fabric.append(smi.GpuState(*smi.gpu_of(row), f"{state}, {status}" if state == "Completed" else state))
     nvlinks = NvLinks(read_links(smi.nvidia_smi(host, "nvlink", "-s").out), fabric, _manager(host))
     if not any(nvlinks):
         return None

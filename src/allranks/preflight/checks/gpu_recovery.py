@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Optional
 
-from allranks.protocol.records import NamedTuple
 from allranks.text import plural
 
 from .. import smi
@@ -26,33 +25,18 @@ IN_FULL = re.compile(r"^GPU ([0-9A-Fa-f:.]+)$|^ +GPU Recovery Action +: (.+)$", 
 DRAIN = "Drain P2P"
 
 
-class PendingGpu(NamedTuple):
-    """A GPU and what it asks for."""
-
-    gpu: Optional[int]
-    pci: str
-    action: str
-
-
-class RecoveryFacts(NamedTuple):
-    """How many GPUs tell, and those that ask for something."""
-
-    gpus: int
-    asking: List[PendingGpu]
-
-
-def collect(host: Host) -> Optional[RecoveryFacts]:
-    """None where the driver does not know of it."""
+def collect(host: Host) -> Optional[List[smi.GpuState]]:
+    """List the GPUs that ask for something; None where the driver does not know of it."""
     answer = smi.query(host, [FIELD])
     if answer is None:
         return None
     actions = {row["pci"]: smi.value_of(row.get(FIELD)) for row in answer.rows}
     if not any(actions.values()):
         actions.update(_in_full(smi.nvidia_smi(host, "-q").out))
-    gpus = [PendingGpu(*smi.gpu_of(row), actions[row["pci"]][:50]) for row in answer.rows if actions[row["pci"]]]
+    gpus = [smi.GpuState(*smi.gpu_of(row), actions[row["pci"]][:50]) for row in answer.rows if actions[row["pci"]]]
     if not gpus:
         return None
-    return RecoveryFacts(len(gpus), [gpu for gpu in gpus if gpu.action != "None"])
+    return [gpu for gpu in gpus if gpu.state != "None"]
 
 
 def _in_full(text: str) -> Dict[str, str]:
@@ -69,8 +53,8 @@ def _in_full(text: str) -> Dict[str, str]:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Fail a GPU that asks for recovery; warn of one that may go on but should not talk to its peers."""
-    for node, recovery in collected(facts_by_node, ID, RecoveryFacts).items():
-        for action, gpus in group(recovery.asking, lambda gpu: gpu.action).items():
+    for node, asking in collected(facts_by_node, ID, List[smi.GpuState]).items():
+        for action, gpus in group(asking, lambda gpu: gpu.state).items():
             message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'needs', 'need')} recovery: {action}"
             remedy = _remedy(node, action, gpus)
             yield fail_if(
@@ -84,7 +68,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             )
 
 
-def _remedy(node: str, action: str, gpus: List[PendingGpu]) -> str:
+def _remedy(node: str, action: str, gpus: List[smi.GpuState]) -> str:
     if "Reset" in action and "Bus" not in action:
         return f"end what uses it, then {smi.reset(node, gpus)}, or leave {node} out"
     if action == DRAIN:

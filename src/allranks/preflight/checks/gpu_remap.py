@@ -40,15 +40,8 @@ class Remapped(NamedTuple):
     full: int
 
 
-class Remaps(NamedTuple):
-    """How many GPUs can remap, and those that need attention."""
-
-    gpus: int
-    bad: List[Remapped]
-
-
-def collect(host: Host) -> Optional[Remaps]:
-    """None before Ampere."""
+def collect(host: Host) -> Optional[List[Remapped]]:
+    """List the GPUs that need attention; None before Ampere."""
     answer = smi.query(host, [NONE_LEFT])
     if answer is None:
         return None
@@ -61,10 +54,9 @@ def collect(host: Host) -> Optional[Remaps]:
             remapped = int(sum(smi.number(cell) or 0 for cell in cells[1:3]))
             full = int(smi.number(row.get(NONE_LEFT)) or 0)
             gpus.append(Remapped(*smi.gpu_of(row, pci), remapped, _is_yes(cells[3]), _is_yes(cells[4]), full))
-    bad = [gpu for gpu in gpus if gpu.pending or gpu.failed or gpu.full]
     if not gpus:
         return None
-    return Remaps(len(gpus), bad[: smi.MOST])
+    return [gpu for gpu in gpus if gpu.pending or gpu.failed or gpu.full][: smi.MOST]
 
 
 def _is_yes(value: str) -> bool:
@@ -73,8 +65,8 @@ def _is_yes(value: str) -> bool:
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Fail a remap that failed; warn of one that is pending and of a bank without spare rows."""
-    for node, remaps in collected(facts_by_node, ID, Remaps).items():
-        for gpu in remaps.bad:
+    for node, bad in collected(facts_by_node, ID, List[Remapped]).items():
+        for gpu in bad:
             yield _finding(node, gpu)
 
 

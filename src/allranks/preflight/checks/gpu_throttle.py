@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import List, Optional
 
-from allranks.protocol.records import NamedTuple
 from allranks.text import plural
 
 from .. import smi
@@ -38,26 +37,8 @@ AMD = {
 }
 
 
-class Slow(NamedTuple):
-    """A GPU that is slowed down; `heat` in °C."""
-
-    gpu: Optional[int]
-    pci: str
-    why: str
-    bits: str = ""
-    heat: Optional[float] = None
-
-
-class Throttling(NamedTuple):
-    """How many GPUs tell, and those that are slowed down."""
-
-    gpus: int
-    slow: List[Slow]
-    vendor: str = "nvidia"
-
-
-def collect(host: Host) -> Optional[Throttling]:
-    """None where no GPU tells."""
+def collect(host: Host) -> Optional[List[smi.GpuState]]:
+    """List the GPUs that are slowed down; None where no GPU tells."""
     answer = smi.query(host, [FIELD, "temperature.gpu"], {FIELD: OLDER})
     if answer is None:
         return _amd(host)
@@ -66,10 +47,9 @@ def collect(host: Host) -> Optional[Throttling]:
     for row in rows:
         why = decode(int(row[FIELD], 16))
         if why:
-            slow.append(Slow(*smi.gpu_of(row), why, row[FIELD], smi.number(row.get("temperature.gpu"))))
-    if not rows:
-        return None
-    return Throttling(len(rows), slow)
+            detail = f"{FIELD} {row[FIELD]}, {row.get('temperature.gpu', '?')} °C"
+            slow.append(smi.GpuState(*smi.gpu_of(row), why, detail))
+    return slow if rows else None
 
 
 def decode(bits: int) -> str:
@@ -80,7 +60,7 @@ def decode(bits: int) -> str:
     return ", ".join(reasons)
 
 
-def _amd(host: Host) -> Optional[Throttling]:
+def _amd(host: Host) -> Optional[List[smi.GpuState]]:
     """MI300 and later tell violations (-T), those before it a throttle status with the power (-p)."""
     gpus = smi.amd_smi(host, "metric", "-p")
     if gpus is None:
@@ -88,26 +68,23 @@ def _amd(host: Host) -> Optional[Throttling]:
     slow = []
     for gpu in gpus:
         if smi.text_at(gpu, "power", "throttle_status") == "THROTTLED":
-            slow.append(Slow(smi.integer(gpu["gpu"]), "", "throttle status THROTTLED"))
+            slow.append(smi.GpuState(smi.integer(gpu["gpu"]), "", "throttle status THROTTLED"))
     with suppress(CouldNotLook):  # this amd-smi does not know -T
         for gpu in smi.amd_smi(host, "metric", "-T") or ():
             why = ", ".join(text for key, text in AMD.items() if smi.text_at(gpu, "throttle", key) == "ACTIVE")
             if why:
-                slow.append(Slow(smi.integer(gpu["gpu"]), "", why))
-    return Throttling(len(gpus), slow, "amd")
+                slow.append(smi.GpuState(smi.integer(gpu["gpu"]), "", why))
+    return slow
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warn once a node and reason: a slow GPU slows all ranks."""
-    for node, throttling in collected(facts_by_node, ID, Throttling).items():
-        for why, gpus in group(throttling.slow, lambda gpu: gpu.why).items():
-            heat = [gpu.heat for gpu in gpus if gpu.heat is not None]
+    for node, slow in collected(facts_by_node, ID, List[smi.GpuState]).items():
+        for why, gpus in group(slow, lambda gpu: gpu.state).items():
             message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'is', 'are')} slowed down: {why}"
-            if heat:
-                message += f", at {plural(len(heat), '', 'up to ')}{max(heat):.0f} °C"
             command = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"
-            if throttling.vendor == "amd":
+            if facts_by_node[node].gpus.vendor == "amd":
                 command = "amd-smi metric -t -p"
             remedy = f"leave {node} out, or check its cooling and power supply: {remote(node, command)}"
-            evidence = [f"{gpu.pci}: {FIELD} {gpu.bits}" for gpu in gpus[:4] if gpu.bits]
+            evidence = [f"{gpu.pci}: {gpu.detail}" for gpu in gpus[:4] if gpu.detail]
             yield warn(ID, node, message, remedy, evidence, gpus[0].gpu)

@@ -60,7 +60,7 @@ def collect(host: Host) -> Optional[List[XidEvent]]:
             rows = answer.rows + answer.lost
     except CouldNotLook:
         pass
-    index = {row["pci"]: smi.gpu_of(row).gpu for row in rows}
+    index = {row["pci"]: smi.gpu_of(row)[0] for row in rows}
     present = {*index, *smi.of_driver(host)}
     return [
         event._replace(gpu=index.get(event.pci), visible=not present or event.pci in present)
