@@ -2,8 +2,7 @@
 
 Without it every message goes through the host's memory. NCCL looks for the peer memory modules by these paths
 and else tries DMA-BUF. That takes Linux 5.12 with NVIDIA's open kernel modules (src/transport/net_ib.cc, NVIDIA
-GPUDirect RDMA documentation, "Supported Software"). RCCL reads CONFIG_PCI_P2PDMA and CONFIG_DMABUF_MOVE_NOTIFY
-from /boot/config-RELEASE (src/misc/rocmwrap.cc).
+GPUDirect RDMA documentation, "Supported Software").
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ MODULES = {
 }
 DMABUF = "DMA-BUF"
 DMABUF_SINCE = (5, 12)
-OPTIONS = ("CONFIG_PCI_P2PDMA=y", "CONFIG_DMABUF_MOVE_NOTIFY=y")
 
 
 class Direct(NamedTuple):
@@ -57,9 +55,10 @@ def collect(host: Host) -> Optional[Direct]:
         return direct._replace(way=module)
     if version_of(release) < DMABUF_SINCE:
         return direct._replace(why=f"Linux {release} has no DMA-BUF for it (5.12 and newer have)")
-    missing = _nvidia_lacks(host) if vendor == "nvidia" else _amd_lacks(host, release)
-    if missing:
-        return direct._replace(why=missing)
+    if vendor == "nvidia":
+        missing = _nvidia_lacks(host)
+        if missing:
+            return direct._replace(why=missing)
     return direct._replace(way=DMABUF)
 
 
@@ -72,16 +71,6 @@ def _nvidia_lacks(host: Host) -> str:
     return "the driver's kernel modules are the closed ones, without DMA-BUF"
 
 
-def _amd_lacks(host: Host, release: str) -> str:
-    config = host.text(f"/boot/config-{release}", 1 << 20)
-    if config is None:
-        raise CouldNotLook(f"/boot/config-{release} can't be read, so it is not known whether the kernel has DMA-BUF")
-    missing = [option for option in OPTIONS if option not in config.splitlines()]
-    if not missing:
-        return ""
-    return f"the kernel lacks {' and '.join(missing)}"
-
-
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """nccl-p2p-error, a warning: it works, more slowly."""
     nodes = collected(facts_by_node, ID, Direct)
@@ -92,6 +81,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         remedy = remote(names[0], "sudo modprobe nvidia-peermem")
         if vendor == "amd":
             module = "amdkfd peer memory"
-            remedy = "install amdgpu-dkms, or boot a kernel with " + " and ".join(OPTIONS)
+            remedy = "install amdgpu-dkms, or boot a newer kernel"
         message = f"{who(names)} no GPUDirect RDMA: {module} is not loaded, and {why}"
         yield warn("nccl-p2p-error", names, message + others(fine), remedy)

@@ -47,7 +47,6 @@ class Gids(NamedTuple):
 
     index_: Optional[int]
     ports: Dict[str, Entries]
-    family: str = ""
 
 
 def collect(host: Host) -> Optional[Gids]:
@@ -60,8 +59,7 @@ def collect(host: Host) -> Optional[Gids]:
             ports[port.name] = _entries(host, port.path)
     if not ports:
         return None
-    family = host.env.get("NCCL_IB_ADDR_FAMILY", "")[:16]
-    return Gids(decimal(host.env.get("NCCL_IB_GID_INDEX", "").strip()), ports, family)
+    return Gids(decimal(host.env.get("NCCL_IB_GID_INDEX", "").strip()), ports)
 
 
 def _entries(host: Host, path: str) -> Entries:

@@ -13,13 +13,13 @@ a rank of the run. Where the store is (rank 0) it has as many again and one more
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, List, Mapping, Optional
+from typing import Callable, Dict, List, Optional
 
 from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, join_names
 
-from ..compare import Findings, Nodes, alike, collected, differences, fail_if, remote, size, values_of, warn
+from ..compare import Findings, Nodes, alike, collected, fail_if, remote, size
 from ..host import Host, decimal, lines_of, number_in, text_in
 from ..launcher_config import RankCounts
 from ..typed_facts import Facts, Request
@@ -28,7 +28,6 @@ ID = "limits"
 LABEL = "limit-too-small"
 GROUP = "host"
 LEVEL = "quick"
-UNLIMITED = 1 << 60  # cgroup v1 writes "none" as the largest number of pages
 PROCESSES = 4096  # of all users, that are looked at
 THREADS_LINE = r"(?m)^Threads:\t(\d{1,7})$"  # of /proc/PID/status
 
@@ -43,8 +42,6 @@ SAFE_FILES_A_RANK = 8  # of the run: groups of ranks (data, tensor, pipeline) ha
 SAFE_TASKS = 1024
 SAFE_TASKS_A_RANK = 64
 SAFE_TASKS_A_GPU_RANK = 512
-SAFE_MEMORY = 1 << 30
-SAFE_MEMORY_A_GPU_RANK = 2 << 30
 SAFE_MEMLOCK = 1 << 30  # ibv_reg_mr of NCCL's buffers counts against it
 
 
@@ -98,7 +95,7 @@ class Limit(NamedTuple):
 
     `label`: the id of its findings, a cause of failure. `setting`: of sysctl.
     `ulimit`: its line in /proc/self/limits; `column` 0 is the soft limit, 1 the hard one. `used`: the key of what is
-    in use. `is_compared`: nodes should have the same; others differ a little, as they follow from the memory.
+    in use.
     """
 
     name: str
@@ -111,7 +108,6 @@ class Limit(NamedTuple):
     show: Callable[[int], str] = str
     used: str = ""
     label: str = LABEL
-    is_compared: bool = False
 
     @property
     def subject(self) -> str:
@@ -133,10 +129,6 @@ class Limit(NamedTuple):
             return f"{self.remedy} on {node}, and log in again"
         return self.remedy
 
-    def shown(self, value: int) -> str:
-        """Write a value; -1 is unlimited."""
-        return "unlimited" if value < 0 else self.show(value)
-
 
 CONF = "in /etc/security/limits.conf"
 LIMITS: Dict[str, Limit] = {
@@ -155,7 +147,6 @@ LIMITS: Dict[str, Limit] = {
         ulimit="Max stack size",
         column=0,
         show=size,
-        is_compared=True,
     ),
     "nproc": Limit(
         "limit of processes (ulimit -Hu)",
@@ -169,7 +160,6 @@ LIMITS: Dict[str, Limit] = {
         "net.core.somaxconn",
         lambda load: max(128, load.world),
         setting="net.core.somaxconn=4096",
-        is_compared=True,
     ),
     "pids": Limit(
         "cgroup limit of tasks (pids.max)",
@@ -177,13 +167,6 @@ LIMITS: Dict[str, Limit] = {
         tasks_needed,
         "raise it: docker --pids-limit, kubelet podPidsLimit, systemd TasksMax",
         used="pids_used",
-    ),
-    "memory": Limit(
-        "cgroup limit of memory (memory.max)",
-        lambda load: max(SAFE_MEMORY, SAFE_MEMORY_A_GPU_RANK * load.local if load.gpus else 0),
-        remedy="raise it: docker --memory, the pod's limits.memory, Slurm --mem",
-        show=size,
-        is_compared=True,
     ),
     "memlock": Limit(
         "limit of memory locked for InfiniBand or RoCE (ulimit -Hl)",
@@ -195,7 +178,6 @@ LIMITS: Dict[str, Limit] = {
     ),
 }
 NAME_WIDTH = 25  # of a limit in /proc/self/limits (fs/proc/base.c, proc_pid_limits)
-CGROUP_FILES = {"pids": "pids.max", "memory": "memory.limit_in_bytes"}  # by controller, of cgroup v1
 SOMAXCONN = "/proc/sys/net/core/somaxconn"
 
 
@@ -218,11 +200,10 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
         limits["nproc_used"] = _tasks_of(host, uid)
     for line in lines_of(host, "/proc/self/cgroup"):
         hierarchy, controllers, path = line.split(":", 2)
-        for key, old_file in CGROUP_FILES.items():
-            if hierarchy == "0":
-                _cgroup(host, limits, key, f"/sys/fs/cgroup{{}}/{key}.max", path)
-            elif key in controllers.split(","):
-                _cgroup(host, limits, key, f"/sys/fs/cgroup/{key}{{}}/{old_file}", path)
+        if hierarchy == "0":
+            _cgroup(host, limits, "/sys/fs/cgroup{}/pids.max", path)
+        elif "pids" in controllers.split(","):
+            _cgroup(host, limits, "/sys/fs/cgroup/pids{}/pids.max", path)
     return limits or None
 
 
@@ -235,38 +216,32 @@ def _tasks_of(host: Host, uid: Optional[int]) -> int:
     return tasks
 
 
-def _cgroup(host: Host, limits: Dict[str, int], key: str, file: str, path: str) -> None:
+def _cgroup(host: Host, limits: Dict[str, int], file: str, path: str) -> None:
     """Read the smallest limit on the way up. In a container the path may be the host's, while the mount is our own."""
     parts = [f"/{part}" for part in path.split("/") if part and part != ".."]
     files = [file.format("".join(parts[:depth])) for depth in range(len(parts), -1, -1)][:16]
     values = {path: text_in(host, path, 64) for path in files}
-    numbers = {path: int(value) for path, value in values.items() if value.isdecimal() and int(value) < UNLIMITED}
+    numbers = {path: int(value) for path, value in values.items() if value.isdecimal()}
     if numbers:
         smallest = min(numbers, key=lambda path: numbers[path])
-        before = [limits[key]] if limits.get(key, -1) >= 0 else []
-        limits[key] = min([numbers[smallest], *before])
+        limits["pids"] = numbers[smallest]
         used = number_in(host, smallest.replace("pids.max", "pids.current"))
-        if key == "pids" and used is not None:
+        if used is not None:
             limits["pids_used"] = used
-    elif any(values.values()):
-        limits.setdefault(key, -1)
 
 
 # -- what the run needs ----------------------------------------------------------------------------
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """Failures and warnings where a limit is too small for this run; warnings where none is, and they differ."""
+    """Failures and warnings where a limit is too small for this run."""
     nodes = collected(facts_by_node, ID, Dict[str, int])
     loads = _loads(request, facts_by_node)
     for key, limit in LIMITS.items():
         values = {n: one[key] for n, one in nodes.items() if key in one and _binds(key, facts_by_node[n], loads[n])}
         shortages = {n: limit.shortage(value, nodes[n].get(limit.used, 0), loads[n]) for n, value in values.items()}
-        groups = alike(shortages, lambda shortage: shortage)
-        for shortage, names in groups.items():
+        for shortage, names in alike(shortages, lambda shortage: shortage).items():
             yield _finding(limit, shortage, names, loads[names[0]])
-        if limit.is_compared and not groups:
-            yield from _different(key, limit, values)
 
 
 def _finding(limit: Limit, shortage: Shortage, nodes: List[str], load: RunLoad) -> Finding:
@@ -301,15 +276,3 @@ def _binds(key: str, facts: Facts, load: RunLoad) -> bool:
         uses_rdma = facts.nccl.rdma and facts.nccl.environ_.get("NCCL_IB_DISABLE") != "1"
         return bool(uses_rdma) and load.remote > 0 and not is_root
     return key != "nproc" or not is_root
-
-
-def _different(key: str, limit: Limit, values: Mapping[str, int]) -> Findings:
-    if key == "memory":  # a share of the machine's: some bytes more or less
-        values = values_of(values, lambda value: max(value >> 30 << 30, -1))
-    for odd in differences(limit.name, values, limit.shown):
-        remedy = limit.raised(odd.nodes[0])
-        if limit.setting:
-            most = max(values.values())
-            low = next(node for node, value in values.items() if value != most)
-            remedy = remote(low, f"sudo sysctl -w {limit.name}={most}")
-        yield warn(ID, odd.nodes, odd.message, remedy)

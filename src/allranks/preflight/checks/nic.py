@@ -1,6 +1,6 @@
-"""Network interfaces of the same name have the same speed and MTU on all nodes, full duplex, and are up.
+"""Network interfaces of the same name have the same speed and MTU on all nodes, and are up.
 
-Files: /sys/class/net/*/{speed,duplex,mtu,operstate} (Documentation/ABI/testing/sysfs-class-net). Virtual
+Files: /sys/class/net/*/{speed,mtu,operstate} (Documentation/ABI/testing/sysfs-class-net). Virtual
 machines show no speed. Interfaces that containers and tunnels bring along are left out.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Dict, Mapping, Optional
 
 from allranks.protocol.records import NamedTuple
-from allranks.text import join_names
 
 from ..compare import (
     Difference,
@@ -18,11 +17,9 @@ from ..compare import (
     by_item,
     collected,
     differences,
-    nodes_with,
     remote,
     those,
     values_of,
-    warn,
     warn_each,
 )
 from ..host import Host, base_name, number_in, text_in
@@ -38,12 +35,11 @@ VIRTUAL = ("lo", "veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "ci
 
 
 class InterfaceSpeed(NamedTuple):
-    """Bytes, whether a device is behind it, Mb/s (0: not known), `full`, `up`."""
+    """Bytes, whether a device is behind it, Mb/s (0: not known), `up`."""
 
     mtu: int
     device: bool = False
     speed: int = 0
-    duplex: str = ""
     state: str = ""
 
 
@@ -59,8 +55,8 @@ def collect(host: Host) -> Optional[Dict[str, InterfaceSpeed]]:
         if mtu is not None and not name.startswith(VIRTUAL):
             speed = number_in(host, f"{path}/speed") or 0  # EINVAL while down; -1: not known
             device = host.exists(f"{path}/device")
-            texts = [text_in(host, f"{path}/{file}", 32) for file in ("duplex", "operstate")]
-            interfaces[name] = InterfaceSpeed(mtu, device, speed if speed < 10_000_000 else 0, *texts)
+            state = text_in(host, f"{path}/operstate", 32)
+            interfaces[name] = InterfaceSpeed(mtu, device, speed if speed < 10_000_000 else 0, state)
     return dict(list(interfaces.items())[:64]) or None
 
 
@@ -70,7 +66,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         up = those(by_node, lambda one: one.state in ("up", "unknown"))
         yield from _speed(name, up)
         yield from _mtu(name, up)
-        yield from _half(name, up)
         yield from _down(name, by_node)
 
 
@@ -97,14 +92,6 @@ def _mtu(name: str, up: Interfaces) -> Findings:
 
     what = f"MTU of {name}"
     return warn_each("mtu-or-packet-loss", differences(what, mtus, one="is", subject=f"the {what}"), remedy, name)
-
-
-def _half(name: str, up: Interfaces) -> Findings:
-    nodes = nodes_with(up, lambda one: one.duplex == "half" and one.device)
-    if nodes:
-        message = f"{name} on {join_names(nodes)} runs at half duplex: one end negotiates and the other is fixed"
-        remedy = f"let both ends negotiate: {remote(nodes[0], f'sudo ethtool -s {name} autoneg on')}"
-        yield warn(ID, nodes, message, remedy, interface=name)
 
 
 def _down(name: str, by_node: Interfaces) -> Findings:

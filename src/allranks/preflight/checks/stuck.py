@@ -24,19 +24,10 @@ MOST = 20
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD, include/linux/sched.h
 # A parent that waits for its vfork child, and what a paused container (state D under cgroup v1) was at:
 # none of them waits for a device.
-HARMLESS = (
-    "refrigerator",
-    "kernel_clone",
-    "do_fork",
-    "wait_for_vfork",
-    "nanosleep",
-    "ep_poll",
-    "poll_schedule",
-    "do_wait",
-    "futex",
-    "sigsuspend",
-    "sigtimedwait",
-)
+# fmt: off
+HARMLESS = ("refrigerator", "kernel_clone", "do_fork", "wait_for_vfork", "nanosleep", "ep_poll", "poll_schedule",
+            "do_wait", "futex", "sigsuspend", "sigtimedwait")
+# fmt: on
 WAITS = (
     (("nfs", "rpc_", "nlm"), "an NFS server"),
     (("ll_", "ldlm", "ptlrpc", "cl_", "osc_", "lov_"), "a Lustre server"),
@@ -82,7 +73,7 @@ def collect(host: Host) -> List[Stuck]:
     stuck = []
     for pid, before in first.items():
         waits = text_in(host, f"/proc/{pid}/wchan", 128)
-        if again.get(pid) == before and not any(word in waits for word in HARMLESS) and not _is_frozen(host, pid):
+        if again.get(pid) == before and not any(word in waits for word in HARMLESS):
             stuck.append(Stuck(pid, before[0], "" if waits == "0" else waits))
     return stuck[:MOST]
 
@@ -100,15 +91,6 @@ def _asleep(host: Host) -> Optional[Dict[int, Tuple[str, int, str]]]:
     if not pids:
         return None
     return asleep
-
-
-def _is_frozen(host: Host, pid: int) -> bool:
-    """Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst."""
-    for line in lines_of(host, f"/proc/{pid}/cgroup"):
-        controllers, _, path = line.partition(":")[2].partition(":")
-        if controllers == "freezer":
-            return host.text(f"/sys/fs/cgroup/freezer{path}/freezer.state", 32) in ("FROZEN", "FREEZING")
-    return False
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:

@@ -1,4 +1,4 @@
-"""`import torch` works on every node, in about the same time, and finds torch.distributed and the GPUs.
+"""`import torch` works on every node, and finds torch.distributed and the GPUs.
 
 It is imported as the training program would import it, with the script's directory first on sys.path.
 """
@@ -10,13 +10,12 @@ from typing import List, Mapping, Optional, Sequence
 
 from allranks.protocol.facts import TargetFacts
 from allranks.protocol.records import NamedTuple
-from allranks.text import count_of, join_names, plural, with_reason
+from allranks.text import count_of, join_names, with_reason
 
 from .. import smi
 from ..compare import (
     Findings,
     Nodes,
-    advise,
     alike,
     by_value,
     collected,
@@ -36,9 +35,6 @@ GROUP = "software"
 LEVEL = "full"
 LIMIT = 120.0  # a first import from a network file system may well take a minute
 SECONDS = LIMIT + 10
-# seconds: so much slower than the median is reported
-TIMES = 3.0
-MORE = 5.0
 _LABEL = "environment-mismatch"
 _ERROR = re.compile(r"(Error \d+: .+)")
 _OLD_DRIVER = re.compile(r"driver on your system is too old|driver version is insufficient")
@@ -112,7 +108,7 @@ def _first(script: TargetFacts) -> List[str]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """Failures: no import, no torch.distributed, no CUDA where there is a GPU. A warning: slow."""
+    """Failures: no import, no torch.distributed, no CUDA where there is a GPU. A warning: no answer in time."""
     nodes = collected(facts_by_node, ID, Torch)
     works = those(nodes, lambda torch: torch.seconds is not None)
     fine = list(works)
@@ -133,7 +129,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield fail(_LABEL, without, message, remedy, _where(works, without))
     yield from _backends(works)
     yield from _gpus(facts_by_node, works)
-    yield from _slow(works)
 
 
 def _backends(works: Mapping[str, Torch]) -> Findings:
@@ -170,19 +165,6 @@ def _short(warning: str) -> str:
     """CUDA's own error where torch names it, else the first sentence."""
     text = warning.partition(" (Triggered")[0]
     return search_in(_ERROR, text) or text.partition(". ")[0]
-
-
-def _slow(works: Mapping[str, Torch]) -> Findings:
-    seconds = {node: torch.seconds for node, torch in works.items() if torch.seconds is not None}
-    ordered = sorted(seconds.values())
-    usual = ordered[(len(ordered) - 1) // 2] if ordered else 0.0
-    slow = nodes_with(seconds, lambda s: s > TIMES * usual and s > usual + MORE)
-    if slow:
-        worst = max(slow, key=seconds.__getitem__)
-        message = f"import torch takes {seconds[worst]:.1f} s on {join_names(slow)} (the median is {usual:.1f} s):"
-        message += f" {plural(len(slow), 'its', 'their')} file system is slow, or reads torch for the first time"
-        remedy = advise("check again whether it stays", worst, "findmnt -T", works[worst].file)
-        yield warn(ID, slow, message, remedy, [f"{node}: {seconds[node]:.1f} s" for node in slow[:8]])
 
 
 def _where(works: Mapping[str, Torch], nodes: List[str]) -> List[str]:
