@@ -304,6 +304,21 @@ def test_what_an_agent_that_does_not_answer_has_left_is_ended_with_it(own2: Bed,
     assert [node_directories(host) for host in own2.hosts] == [[], []]
 
 
+def test_what_dials_is_an_orphan_where_no_agent_of_its_run_lives(own2: Bed, tmp_path: Path) -> None:
+    launch = begun(own2, tmp_path, "--reach", "dial")
+    target = ("--orphans", "--hosts", str(own2.hostfile_names))
+
+    def dialling() -> list[bool]:
+        answers = words(launch, "clean", *target)["nodes"].values()
+        return [p["live"] for answer in answers for p in answer["processes"] if p["node"].startswith("dial_")]
+
+    assert dialling() == [True, True]
+    orphan(launch)
+    assert dialling() == [False, False]
+    assert launch.call("clean", *target, "--yes").returncode == 0
+    assert [host.pids() for host in own2.hosts] == [[], []]
+
+
 def test_run_end_orphans(own2: Bed, tmp_path: Path) -> None:
     dead = orphan(begun(own2, tmp_path / "dead"))
     launch = begun(own2, tmp_path / "next", "--end-orphans")

@@ -45,6 +45,12 @@ def test_a_tag_that_is_not_of_this_program_names_no_file(tag):
     assert host.journals_read() == []
 
 
+def test_what_dials_is_in_the_way_of_nothing():
+    environ = "PATH=/usr/bin\0ALLRANKS_MARK=k3x8/dial_01\0"
+    host = ListingHost("leftovers/a_live_run.json", {"/proc/500/environ": environ})
+    assert leftovers.collect(host).runs == {}
+
+
 def test_processes_are_not_counted_for_root_whom_no_limit_of_them_binds():
     host = ListingHost("limits/root_has_no_limit_of_processes.json", {"/proc/7/status": "Uid:\t0\t0\nThreads:\t9\n"})
     assert "nproc_used" not in limits.collect(host)

@@ -26,7 +26,7 @@ from allranks.protocol.frames import NODE_LOG, Stream
 from allranks.protocol.header import AgentHeader, DialHeader, FetchHeader, SweepHeader, pack_header, read_header
 from allranks.protocol.jsontext import JsonObject, read_json, read_object, write_json
 from allranks.protocol.messages import MOST_ANSWER, DialledMessage, FaultMessage, Message, pack_message
-from allranks.protocol.node_names import NodeFiles
+from allranks.protocol.node_names import RUN_TAG, NodeFiles
 from allranks.protocol.records import NamedTuple
 
 from . import node_directory as nodedir
@@ -172,6 +172,7 @@ def _dial(header: DialHeader, files: Files) -> None:
     instance = header.instance or "%d-%d" % (os.getpid(), time.time_ns())
     hello = HelloControl(rank, hostname, instance, call=header.call)
     archive = os.open(sys.path[0], os.O_RDONLY)  # this program's zip
+    os.environ.pop(RUN_TAG, None)  # it is of this process alone: relays and agents are started from here
 
     where = "node %d (%s)" % (rank, hostname)
     if header.call:

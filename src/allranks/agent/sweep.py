@@ -8,7 +8,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from allranks.protocol.header import SweepHeader
 from allranks.protocol.messages import SweptMessage
-from allranks.protocol.node_names import NodeFiles
+from allranks.protocol.node_names import DIALS, NodeFiles
 from allranks.protocol.processes import SweptProcess
 
 from .door import answers
@@ -48,12 +48,14 @@ def sweep(header: SweepHeader) -> SweptMessage:
         return SweptMessage(foreign=_foreign(header.foreign.port))
     live, unanswering = _agents(_run_dirs(header.node_dir))
     tagged = [(run_tag_of(process.pid), process) for process in read_processes(all_pids())]
+    runs = {tag.partition("/")[0] for tag in live}
     orphans: Dict[int, SweptProcess] = {}
     for run_tag, process in [*unanswering, *tagged]:
         if run_tag is None or process.has_ended:
             continue
         uid, _, node = run_tag.partition("/")
-        orphan = SweptProcess(process.pid, process.start, command_of(process.pid), uid, node, run_tag in live)
+        lives = run_tag in live or (node.startswith(DIALS) and uid in runs)
+        orphan = SweptProcess(process.pid, process.start, command_of(process.pid), uid, node, lives)
         orphans.setdefault(process.pid, orphan)
     unused = _directories(header.node_dir, live)
     kept = [path for path in unused if has_outputs_alone(path)]

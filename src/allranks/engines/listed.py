@@ -22,6 +22,7 @@ from allranks.gang.transport import BegunSession, Client, NodeHungUp, NodeReach
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader, DialHeader, Header
 from allranks.protocol.messages import DialledMessage
+from allranks.protocol.node_names import DIALS
 from allranks.protocol.orders import HelloOrder
 from allranks.settings import RunSpec
 from allranks.settings.parsers import dial_ports
@@ -130,6 +131,7 @@ class DialBackTransport(SshTransport):
             rank=place.rank,
             apart=True,
             instance=place.instances[-1],
+            run_tag=f"{header.uid}/{DIALS}{node.index:02d}",
         )
         session = NodeSession(node, self._ssh)
         try:

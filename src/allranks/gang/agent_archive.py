@@ -21,6 +21,7 @@ from pathlib import Path
 import allranks
 from allranks.agent import archive_loader
 from allranks.protocol.header import FetchHeader, Header, SweepHeader, pack_header
+from allranks.protocol.node_names import RUN_TAG
 
 from .plugins import source_of
 
@@ -77,6 +78,7 @@ print(b"\\0".join(e).hex() if sum(map(len, e)) < 60000 else "")
 # The shell ignores the two signals that a scheduler may send to every process; boot.py takes them over.
 SCRIPT = """{
 trap '' USR1 USR2
+%(tag)s
 b='%(boot)s'
 l='%(look)s'
 for p in %(pythons)s
@@ -94,8 +96,11 @@ exit 97
 """
 
 
-def boot_script(agent_python: str | None, training_python: str | None) -> bytes:
-    """Make the sh script for standard input: it looks for a Python ≥ 3.8 and starts the boot line in it."""
+def boot_script(agent_python: str | None, training_python: str | None, run_tag: str = "") -> bytes:
+    """Make the sh script for standard input: it looks for a Python ≥ 3.8 and starts the boot line in it.
+
+    With a run tag in its environment, where there is one: the kernel shows what a process began with.
+    """
     names = list(PYTHONS)
     if agent_python:
         names = [agent_python]
@@ -103,7 +108,9 @@ def boot_script(agent_python: str | None, training_python: str | None) -> bytes:
         names.append(training_python)
     tried = ", ".join(names).replace("'", "")
     pythons = " ".join(shlex.quote(name) for name in names)
-    return (SCRIPT % {"boot": BOOT, "look": FIRST_LOOK, "pythons": pythons, "tried": tried}).encode()
+    tag = f"export {RUN_TAG}={shlex.quote(run_tag)}" if run_tag else ""
+    values = {"boot": BOOT, "look": FIRST_LOOK, "pythons": pythons, "tried": tried, "tag": tag}
+    return (SCRIPT % values).encode()
 
 
 @cache

@@ -130,7 +130,7 @@ class Channel:
                 self._write(self._packed(first))
                 self._booted.set_result(None)
                 return
-            self._write(self._transport.opening(self.node))
+            self._write(self._transport.opening(self.node, header))
             parts = await prepared_parts(header)  # while the connection is being set up
             self._payload = [*parts, self._packed(first)]
             if self._client is None:  # closed meanwhile

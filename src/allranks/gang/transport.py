@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 from allranks.agent.processes import PR_SET_PDEATHSIG, prctl, raise_limits
 from allranks.cluster import Node
 from allranks.findings import Finding, Where
-from allranks.protocol.header import Header
+from allranks.protocol.header import DialHeader, Header
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import Order
 from allranks.runs.directory import RunDirectory
@@ -139,11 +139,12 @@ class Transport(ABC):
             return commands
         return f"echo {shlex.quote(commands)} | {shlex.join(self.argv(node))}"
 
-    def opening(self, node: Node) -> bytes:
+    def opening(self, node: Node, header: Header) -> bytes:
         """Return what is written before the marker is awaited."""
         if self._boots_directly(node):
             return b""
-        return boot_script(self._agent_python, self._python)
+        run_tag = header.run_tag if isinstance(header, DialHeader) else ""
+        return boot_script(self._agent_python, self._python, run_tag)
 
     def read_there(self, node: Node, order: Order) -> Order:
         """Return what the node's side reads of an order: what it does not read is not sent."""

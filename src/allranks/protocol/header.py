@@ -74,7 +74,7 @@ class DialHeader(NamedTuple):
     variable `rank_from`. Limits in seconds. `checks`, `tests`, `audit` and `files` as in an agent's header: the relays
     that the node starts get the same. With `call`, the node is `rank`, and answers this call for a command or a fetch:
     `node_dir` is its own. With `apart` it is `rank` too, comes as `instance`, dials in a process that outlives the ssh
-    session, and only encrypted."""
+    session and is started with `run_tag`, and only encrypted."""
 
     places: Tuple[Tuple[str, int], ...]
     rank_from: str
@@ -92,6 +92,7 @@ class DialHeader(NamedTuple):
     node_dir: Optional[str] = None
     apart: bool = False
     instance: str = ""
+    run_tag: str = ""
 
 
 Header = Union[AgentHeader, SweepHeader, FetchHeader, DialHeader]

@@ -13,6 +13,7 @@ from .records import NamedTuple
 
 RUN = "ALLRANKS_RUN"
 RUN_TAG = "ALLRANKS_MARK"
+DIALS = "dial_"  # begins the second half of the run tag of what dials: no agent ends it with its ranks
 ROLE = "ALLRANKS_ROLE"
 ATTEMPT = "ALLRANKS_ATTEMPT"
 LAST_VERDICT = "ALLRANKS_LAST_VERDICT"

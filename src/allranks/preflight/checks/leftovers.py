@@ -11,6 +11,7 @@ import re
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.protocol.codec import DecodeError, decode, read_json
+from allranks.protocol.node_names import DIALS
 from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
@@ -82,7 +83,9 @@ def collect(host: Host) -> Orphans:
         if stat is None or stat.state in "ZX" or not owner or uid not in (None, int(owner)):
             continue
         if tag:
-            run = tag.partition("/")[0]
+            run, _, node = tag.partition("/")
+            if node.startswith(DIALS):  # it ends by its lease, and holds nothing that a run needs
+                continue
             age = None if up is None else up - stat.start / TICKS
             if run != host.request.asked.uid and not _lives(host, _journal(host, tops, tag), age):
                 runs.setdefault(run, []).append((pid, _program(host, pid)))
