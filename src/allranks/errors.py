@@ -66,11 +66,17 @@ class TransportError(NodeError):
 class RunIsElsewhere(AllranksError):
     """The run that is meant is on `host`; `directory` is known of one that was started from here.
 
-    `wanted`: how the command line names it. `ssh_options`: with which it was started.
+    `wanted`: how the command line names it. `ssh_options`: with which it was started. `hosts`: its host list, where
+    ssh of this machine is lent to its controllers.
     """
 
     def __init__(
-        self, host: str, wanted: str | None, directory: str | None = None, ssh_options: Sequence[str] = ()
+        self,
+        host: str,
+        wanted: str | None,
+        directory: str | None = None,
+        ssh_options: Sequence[str] = (),
+        hosts: str = "",
     ) -> None:
         super().__init__(
             f"the run is on {host}: {directory or wanted or 'the newest'}\nhint: allranks attach --on {host}"
@@ -78,6 +84,7 @@ class RunIsElsewhere(AllranksError):
         self.host = host
         self.wanted = wanted
         self.directory = directory
+        self.hosts = hosts
         self.ssh_options = tuple(ssh_options)
 
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from tests.hosts.bed import Bed, Host
 from tests.hosts.conftest import MakeBed
-from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.launching import BOUND, PYTHON, Launch, program
 from tests.hosts.terminal import Terminal
+from tests.hosts.test_reach import SECRET, diallers, ssh_sessions
 from tests.hosts.waiting import wait_until
+from tests.ports import free_port
 
 RANKS = 4
 
@@ -218,6 +220,105 @@ def test_roles_of_a_file_here_run_from_there(launch: Elsewhere) -> None:
     assert (launch.run_dir / "logs/node_01_h2/rank_001.log").read_text() == "got True\n"
 
 
+@pytest.fixture
+def keyless(bed2: Bed, tmp_path: Path) -> Elsewhere:
+    """On hosts that have no ssh to each other."""
+    for host in bed2.hosts:
+        host.run("rm -f ~/.ssh/config")
+    return Elsewhere(bed2, tmp_path)
+
+
+def sessions(bed: Bed) -> list[str]:
+    return [host.name for host in bed.hosts if ssh_sessions(host)]
+
+
+def test_nodes_dial_a_controller_that_has_no_ssh_to_them(keyless: Elsewhere) -> None:
+    launch = keyless.begun()
+    assert "note: h1 has no ssh to h2, so ssh from here starts there what dials h1\n" in launch.stderr
+    for host in launch.bed.hosts:
+        for process in host.pids():
+            for part in ("cmdline", "environ"):
+                assert not SECRET.search(Path(f"/proc/{process.pid}/{part}").read_bytes()), process
+    assert len(diallers(launch.bed.host("h2"))) == 1
+    launch.kill_launcher()
+    wait_until(lambda: not sessions(launch.bed), BOUND, "no session of sshd")
+    launch.let_end()
+    launch.ended(0)
+    for path in launch.run_dir.rglob("*"):
+        if path.is_file() and path.name not in ("facts.json", "preflight.json"):
+            assert not SECRET.search(path.read_bytes()), path
+
+
+def test_a_cut_right_after_the_start_changes_nothing_without_keys(keyless: Elsewhere) -> None:
+    launch = keyless.begun("--lease", "6s")
+    for host in launch.bed.hosts:
+        host.drop_from(launch.bed.head_address)
+    assert launch.process is not None and launch.process.wait(BOUND) == 4
+    launch.let_end()
+    launch.ended(0)
+
+
+def test_the_death_of_its_host_ends_those_that_dial_by_lease(keyless: Elsewhere) -> None:
+    launch = keyless.begun("--lease", "6s")
+    launch.bed.host("h1").power_off()
+    launch.all_gone()
+    wait_until(lambda: not ours(launch.bed), BOUND, "nothing left on h2")
+
+
+def test_what_dials_is_started_again_as_long_as_the_launcher_is_there(keyless: Elsewhere) -> None:
+    launch = keyless.begun("--lease", "30s")
+    (before,) = diallers(launch.bed.host("h2"))
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: diallers(launch.bed.host("h2")) not in ([], [before]), BOUND, "another that dials")
+    launch.let_end()
+    launch.ended(0)
+
+
+def test_a_stranger_with_another_secret_is_refused(keyless: Elsewhere) -> None:
+    port = free_port()
+    launch = keyless.begun("--reach", f"dial:{port}")
+    h1, h2 = launch.bed.hosts
+    dial = f"from allranks.agent.dial import Tries; Tries([('{h1.address}', {port})], b'x' * 32).dial(False, 1e9)"
+    assert "OtherSecret" in h2.run([PYTHON, "-c", dial], check=False).stderr
+    (note,) = launch.until("note")
+    assert note["message"].startswith(f"a connection from {h2.address} was refused: ")
+    launch.let_end()
+    launch.ended(0)
+
+
+def test_a_node_that_cannot_dial_is_named_with_address_and_port(keyless: Elsewhere) -> None:
+    port = free_port()
+    keyless.bed.host("h2").filter_packets(f"tcp sport {port} drop")
+    launch = keyless.start(program("v_steps.py"), "--controller", "h1", "--reach", f"dial:{port}")
+    assert launch.process is not None and launch.process.wait(BOUND) == 4
+    verdict = keyless.ended(4)["verdict"]
+    address = launch.bed.host("h1").address
+    expected = f"h2 cannot dial the controller on h1 ({address}:{port}: Connection timed out"
+    assert (verdict["cause"], verdict["where"]["port"]) == ("port-blocked", port)
+    assert verdict["message"].startswith(expected), verdict
+    assert f"let a firewall pass port {port} of h1" in verdict["remedy"]
+
+
+def test_a_controller_that_died_is_replaced_there_with_ssh_from_here(keyless: Elsewhere) -> None:
+    launch = keyless.begun("--lease", "30s")
+    kill_controller(launch, launch.bed.host("h1"))
+    assert launch.process is not None and launch.process.wait(BOUND) == 4
+    launch.begin("attach", launch.run_dir.name, "--json")
+    launch.until("controller-attached")
+    launch.let_end()
+    launch.ended(0)
+
+
+def test_a_controller_that_died_is_replaced_here(make_bed: MakeBed, tmp_path: Path) -> None:
+    launch = Elsewhere(make_bed(2, own_tmp=True, shared=[tmp_path]), tmp_path).begun("--lease", "30s")
+    kill_controller(launch, launch.bed.host("h1"))
+    assert launch.process is not None and launch.process.wait(BOUND) == 4
+    launch.begin("attach", "--take-over", str(launch.run_dir), "--json", cwd=launch.place)
+    launch.until("controller-attached")
+    launch.let_end()
+    launch.ended(0)
+
+
 def test_what_cannot_be_there_is_refused(launch: Elsewhere) -> None:
     def refused(*words: str) -> str:
         done = launch.call("run", *words, "--nproc", "1", "train.py")
@@ -233,8 +334,7 @@ def test_what_cannot_be_there_is_refused(launch: Elsewhere) -> None:
     assert "h1 has no Python 3.10 or newer, which a controller needs" in no_python
     dry = launch.call("run", *hosts, "--controller", "h2", "--nproc", "1", "--dry-run", "train.py")
     assert f"the controller would run on h2, with the run directory in {launch.runs} there" in dry.stdout
-    launch.bed.host("h1").run("rm ~/.ssh/config")
+    launch.bed.host("h2").reject_port(22)
     unreached = refused(*hosts, "--controller", "h1")
-    assert "note: h1 reaches the other nodes by its own ssh, which `ssh h1 ssh -o" in unreached
-    launch.bed.connect_hosts()
+    assert "note: neither h1 nor this machine has ssh to h2" in unreached
     wait_until(lambda: not ours(launch.bed), BOUND, "nothing left")

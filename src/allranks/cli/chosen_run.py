@@ -72,7 +72,7 @@ def find_in(directory: Path, wanted: str | None, prefers_here: bool = False) -> 
         elsewhere = _elsewhere(directory, None if wanted is None else found.name)
         if elsewhere is None or _is_here(found, elsewhere, prefers_here):
             return found
-    raise RunIsElsewhere(elsewhere.host, wanted, elsewhere.directory, elsewhere.ssh_options)
+    raise RunIsElsewhere(elsewhere.host, wanted, elsewhere.directory, elsewhere.ssh_options, elsewhere.hosts)
 
 
 def _is_here(found: RunDirectory, elsewhere: RunElsewhere, prefers_here: bool) -> bool:

@@ -199,7 +199,7 @@ def _say_there(verb: str, words: Sequence[str], run: RunIsElsewhere, as_json: bo
     from allranks.engines.elsewhere import say_there, words_there  # imported late: most runs are here
 
     try:
-        return say_there(verb, words_there(words, run), run.host, run.ssh_options)
+        return say_there(verb, words_there(words, run), run)
     except AllranksError as error:
         return _fail(str(error), error.exit_code, as_json)
     except KeyboardInterrupt:

@@ -2,15 +2,18 @@
 
 `--controller h1` starts `run --controller here` on h1: a daemon has the run, and what we show is a view of it there.
 Later words about the run (`attach`, `logs`, `stop`, …) are said there too, by the same allranks. So there is one
-follower, one place of the run's files, and nothing here that the run would miss.
+follower, one place of the run's files, and nothing here that the run would miss. Where h1 has no ssh to the other nodes
+and this machine has, it starts what dials h1 (`lent_ssh`).
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
 import os
+import secrets
 import shlex
 import signal
 import subprocess
@@ -26,7 +29,6 @@ from typing import NamedTuple
 from allranks.agent.processes import USER_SIGNALS
 from allranks.cluster import Cluster, Node
 from allranks.errors import NodeError, RunIsElsewhere, TransportError, UsageError
-from allranks.exitcodes import NODE_FAILED
 from allranks.gang.agent_archive import PYTHONS
 from allranks.gang.session import environments
 from allranks.gang.transport import die_with_the_controller
@@ -38,15 +40,17 @@ from allranks.settings import RunSpec
 from allranks.settings.command_line import as_options, secret_values
 from allranks.settings.layers import Resolved
 from allranks.settings.roles import as_toml
-from allranks.settings.runspec import FIRST_NODE, HERE
-from allranks.text import join_words
+from allranks.settings.runspec import FIRST_NODE, HERE, SSH
+from allranks.text import join_names, join_words
 from allranks.unpacked import LISTENS
 
 from . import zipapp
 from .dry_run import describe
+from .lent_ssh import DOOR, lend_ssh
+from .orphans import end_dead_runs
 from .reachable_nodes import expand_groups, find_cluster, has_groups, read_hostfile
-from .remote_shell import RemoteShell, node_named
-from .ssh import SshTransport
+from .remote_shell import RemoteShell, node_named, nodes_named
+from .ssh import SshTransport, ssh_transport
 
 LOST = 255  # ssh's own exit code
 KEPT_DAYS = 90  # that an allranks which is not used stays on a host
@@ -54,6 +58,9 @@ KEPT_DAYS = 90  # that an allranks which is not used stays on a host
 OPTIONS = ("LogLevel=ERROR", "ServerAliveInterval=5", "ServerAliveCountMax=4")
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, *USER_SIGNALS.values())
 OUTSIDE = ("hosts", "runs_dir", "controller")  # of the words there: they are said in another way
+MOST_TRIED = 16  # nodes to which ssh is tried before the start, all at once
+TRY = "timeout 8 %s </dev/null >/dev/null 2>&1 && echo %d &"
+MAY_BECOME_CONTROLLERS = ("attach", "stop")
 
 PREFIX = "unpacked-"
 START = "start.py"  # beside the packages, so that Python finds them, and keeps their byte code
@@ -64,6 +71,11 @@ heed_signals_of_the_other_side()
 from allranks.__main__ import main
 
 main()
+"""
+DOOR_SCRIPT = "door.py"  # beside it
+DOOR_TEXT = b"""from allranks.engines.lent_ssh import keep_door
+
+keep_door()
 """
 UNPACK = (
     "import base64, io, sys, tarfile; "
@@ -154,6 +166,7 @@ class LaunchElsewhere:
         self._resolved = resolved
         self._spec = resolved.spec
         self._node = node
+        self._cluster_here = cluster
         self._cluster = _seen_from(cluster, node)
 
     def describe(self, as_json: bool) -> str:
@@ -163,14 +176,20 @@ class LaunchElsewhere:
         if as_json:
             return described
         runs = os.path.join(self._workdir, self._spec.places.runs_dir)
-        return f"the controller would run on {self._node.name}, with the run directory in {runs} there\n\n{described}"
+        name = self._node.name
+        how = f"ssh from {name} reaches the other nodes, or ssh from here starts what dials {name} where that cannot"
+        return f"the controller would run on {name}, with the run directory in {runs} there\n{how}\n\n{described}"
 
     def run(self, quiet: bool, as_json: bool) -> int:
         """Start it, and show what it prints. Return its exit code. Raise AllranksError where nothing has begun."""
         there = ControllerHost(self._node, self._spec.launch.ssh_options)
         program = there.program(self._spec.launch.agent_python)
-        answer = there.shell.ask(MAKE % {name: shlex.quote(text) for name, text in self._made(program, quiet, as_json)})
-        there.shell.close()
+        lends, why = self._lends_ssh(there.shell)
+        if why and not quiet:
+            sys.stderr.write(f"note: {why}\n")
+        if lends:
+            self._lend()
+        answer = there.shell.ask(MAKE % self._made(program, quiet, as_json))
         directory = _text(answer, "directory")
         if not directory:
             raise NodeError(
@@ -179,30 +198,54 @@ class LaunchElsewhere:
             )
         name = os.path.basename(directory)
         here = os.path.abspath(self._spec.places.runs_dir)
-        known = RunElsewhere(name, time.time(), there.destination, directory, here, self._spec.launch.ssh_options)
-        note_run_elsewhere(known, os.environ)
+        hosts = _absolute(self._spec.target.hosts or "") if lends else ""
+        ssh_options = self._spec.launch.ssh_options
+        note_run_elsewhere(
+            RunElsewhere(name, time.time(), there.destination, directory, here, ssh_options, hosts), os.environ
+        )
+        if lends:
+            there.lend_ssh(program, nodes_named(hosts), ssh_transport(self._spec))
         code = there.show(f"exec /bin/sh {shlex.quote(f'{directory}/controller.sh')}")
         if code == LOST:
             raise TransportError(
                 f"the connection to {self._node.name} has ended. {name} goes on there\nhint: allranks attach {name}"
             )
-        if code == NODE_FAILED:
-            sys.stderr.write(self._reach_note())
         return code
 
-    def _reach_note(self) -> str:
-        """Say from where nodes were reached: their refusals and fixes are those of that machine."""
-        other = next((one.name for one in self._cluster.nodes if not one.is_local), "")
-        if not other:
-            return ""
-        tried = f"ssh {self._node.name} ssh -o BatchMode=yes {other} true"
-        return f"note: {self._node.name} reaches the other nodes by its own ssh, which `{tried}` tries\n"
+    def _lends_ssh(self, shell: RemoteShell) -> tuple[bool, str]:
+        """Tell whether ssh from here starts what dials the controller, and say why: it is tried which ssh works."""
+        name = self._node.name
+        others = [node for node in (*self._cluster.nodes, *self._cluster.spares) if not node.is_local][:MOST_TRIED]
+        if not others:
+            return False, ""
+        ssh = ssh_transport(self._spec)
+        tries = {node.index: TRY % (shlex.join(_trying(ssh, node)), node.index) for node in others}
+        answer = shell.ask("\n".join(["tries() {", *tries.values(), "wait", "}", "show reached tries"]))
+        from_there = _text(answer, "reached").split()
+        lacking = [node for node in others if str(node.index) not in from_there]
+        if not lacking:
+            return False, f"{name} reaches the other nodes by its own ssh"
+        script = "\n".join([*(tries[node.index] for node in lacking), "wait"])
+        from_here = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True).stdout.split()
+        names = join_names([node.name for node in lacking])
+        if not from_here and not self._cluster_here.local_names:
+            return False, f"neither {name} nor this machine has ssh to {names}"
+        return True, f"{name} has no ssh to {names}, so ssh from here starts there what dials {name}"
+
+    def _lend(self) -> None:
+        """Do here what the controller would need ssh for, and have the nodes dial it."""
+        spec = self._spec
+        if spec.preflight.end_orphans:
+            nodes = (*self._cluster_here.nodes, *self._cluster_here.spares)
+            end_dead_runs(spec, Cluster(nodes, self._cluster_here.source))
+        reach = "dial" if spec.launch.reach == SSH else spec.launch.reach
+        self._spec = spec.changed(end_orphans=False, reach=reach)
 
     @property
     def _workdir(self) -> str:
         return self._spec.launch.workdir or os.getcwd()
 
-    def _made(self, program: Program, quiet: bool, as_json: bool) -> list[tuple[str, str]]:
+    def _made(self, program: Program, quiet: bool, as_json: bool) -> dict[str, str]:
         """Return the values of MAKE."""
         spec = self._spec
         words = [*program, "run", "--config=/dev/null", f"--controller={HERE}"]
@@ -223,14 +266,15 @@ class LaunchElsewhere:
             f'exec {shlex.join(words)} --hosts={hosts} --runs-dir="${{d%/*}}" "$@"',
         ]
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime())
-        return [
-            ("workdir", self._workdir),
-            ("runs_dir", spec.places.runs_dir),
-            ("name", f"{spec.places.name}-{stamp}"),
-            ("hosts", listed),
-            ("roles", as_toml(roles) if roles else ""),
-            ("script", "\n".join(script) + "\n"),
-        ]
+        values = {
+            "workdir": self._workdir,
+            "runs_dir": spec.places.runs_dir,
+            "name": f"{spec.places.name}-{stamp}",
+            "hosts": listed,
+            "roles": as_toml(roles) if roles else "",
+            "script": "\n".join(script) + "\n",
+        }
+        return {name: shlex.quote(text) for name, text in values.items()}
 
     def _variables(self) -> Mapping[str, str]:
         """Return what the controller there needs of our environment: what ranks get, and where our interpreter is."""
@@ -249,6 +293,18 @@ class LaunchElsewhere:
             **unforced_variables(spec),
             **secret_values(spec),
         }
+
+
+def _trying(ssh: SshTransport, node: Node) -> list[str]:
+    """Return the words of an ssh that only logs in."""
+    words = ssh.client(node)
+    return [words[0], "-o", "ConnectTimeout=5", *words[1:-1], "true"]
+
+
+def _absolute(hosts: str) -> str:
+    """Return --hosts so that it means the same in another directory."""
+    path = Path(hosts).expanduser()
+    return str(path.absolute()) if path.is_file() else hosts
 
 
 def _seen_from(cluster: Cluster, node: Node) -> Cluster:
@@ -275,6 +331,7 @@ class ControllerHost:
     def __init__(self, node: Node, ssh_options: Sequence[str]) -> None:
         self._node = node
         self._options = ssh_options
+        self._door = ""
         self.shell = RemoteShell(node, ssh_options)
 
     @property
@@ -289,7 +346,7 @@ class ControllerHost:
 
         `python`: the interpreter to take.
         """
-        files = {**zipapp.packed_files(), START: START_TEXT}
+        files = {**zipapp.packed_files(), START: START_TEXT, DOOR_SCRIPT: DOOR_TEXT}
         digest = hashlib.sha256(b"".join(files[name] for name in sorted(files))).hexdigest()[:16]
         pythons = [python] if python else PYTHONS
         find = FIND % (digest, " ".join(map(shlex.quote, pythons)))
@@ -307,13 +364,22 @@ class ControllerHost:
             raise NodeError(f"{self._node.name}: nothing can be written below ~/.local/state/allranks there")
         return Program(chosen, f"{place}/{START}")
 
+    def lend_ssh(self, program: Program, nodes: Sequence[Node], ssh: SshTransport) -> None:
+        """Lend ssh of this machine to these nodes to a controller that a command there begins, while we are here."""
+        self._door = secrets.token_hex(8)
+        script = os.path.join(os.path.dirname(program.script), DOOR_SCRIPT)
+        lend_ssh(self.shell.become(shlex.join([program.python, script, self._door])), nodes, ssh)
+
     def show(self, command: str) -> int:
         """Run a shell command there in this terminal, and return its exit code; 255 where the connection has ended.
 
         Ctrl-C and other signals are for the command. Where this process dies, the command hears a hangup.
         """
+        self.shell.close()
         is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
         listen = "" if is_terminal else f"export {LISTENS}=1; "
+        if self._door:
+            listen += f"export {DOOR}={self._door}; "
         argv = SshTransport(self._options, None, None).client(self._node)
         own = [word for option in OPTIONS for word in ("-o", option)]
         remote = f"exec /bin/sh -c {shlex.quote(listen + command)}"
@@ -357,11 +423,14 @@ def _carry(argv: Sequence[str], is_terminal: bool) -> int:
             signal.signal(number, handler)
 
 
-def say_there(verb: str, words: Sequence[str], host: str, ssh_options: Sequence[str] = ()) -> int:
-    """Say a verb on a host, in the directory of this name where that has one. Return its exit code."""
-    there = ControllerHost(node_named(host), ssh_options)
+def say_there(verb: str, words: Sequence[str], run: RunIsElsewhere) -> int:
+    """Say a verb on the host of a run, in the directory of this name where it has one. Return its exit code."""
+    host = run.host
+    there = ControllerHost(node_named(host), run.ssh_options)
     program = there.program()
-    there.shell.close()
+    if run.hosts and verb in MAY_BECOME_CONTROLLERS:
+        with contextlib.suppress(UsageError):  # the host list is not there any more
+            there.lend_ssh(program, nodes_named(run.hosts), SshTransport(run.ssh_options, None, None))
     go = f"cd {shlex.quote(os.getcwd())} 2>/dev/null || cd"
     code = there.show(f"{go}; exec {shlex.join([*program, verb, *words])}")
     if code == LOST:

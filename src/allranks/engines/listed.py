@@ -2,13 +2,15 @@
 
 With `--reach dial` no ssh client stays: each node's connection is its channel, encrypted and with a secret of this
 controller, as on nodes that join. A node that cannot dial keeps its ssh connection, and one line says so for all such
-nodes. A connection that breaks is dialled again. Where it is not, ssh starts another one.
+nodes. A connection that breaks is dialled again. Where it is not, ssh starts another one. A controller that has no ssh
+to the nodes has that of the machine which started the run: see `lent_ssh`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import socket
 from collections.abc import Callable
@@ -16,21 +18,21 @@ from dataclasses import dataclass, field
 
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
+from allranks.findings import Finding, Where
 from allranks.gang.channel import ChannelFailed
-from allranks.gang.node_session import ANSWER_SECONDS, NodeFailed, NodeSession
 from allranks.gang.transport import BegunSession, Client, NodeHungUp, NodeReach
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader, DialHeader, Header
 from allranks.protocol.messages import DialledMessage
 from allranks.protocol.node_names import DIALS
-from allranks.protocol.orders import HelloOrder
 from allranks.settings import RunSpec
 from allranks.settings.parsers import dial_ports
 from allranks.text import join_words, plural
 
 from .dialled import ANY, Listener, Refuse, Seat, own_addresses
+from .lent_ssh import DOOR, StartRequest, ask_door, start_what_dials
 from .reachable_nodes import listed_cluster
-from .ssh import ListedReach, SshTransport, ssh_reach
+from .ssh import ListedReach, SshTransport, ssh_reach, ssh_transport
 
 AS_SSHD_SEES_IT = "$SSH_CONNECTION"  # sshd(8): begins with the address from which the client came
 REDIAL_SECONDS = 2.0  # in which a node dials again: it looks after 0.2, 0.5 and 1 s
@@ -44,12 +46,13 @@ MOST_NAMED = 8
 class DialledPlace:
     """A node, by its index. `instances` are what ssh has started there: one that has come ends those before it.
 
-    `had_channel`: over its connection there was one."""
+    `had_channel`: over its connection there was one. `failed`: why the last start has given none."""
 
     rank: int
     instances: list[str] = field(default_factory=list)
     had_channel: bool = False
     keeps_ssh: bool = False
+    failed: DialledMessage = field(default_factory=DialledMessage)
 
 
 class DialBackTransport(SshTransport):
@@ -61,7 +64,8 @@ class DialBackTransport(SshTransport):
     def __init__(self, spec: RunSpec) -> None:
         super().__init__(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
         self.say: Callable[[str], None] = lambda text: None
-        self._ssh = SshTransport(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
+        self._ssh = ssh_transport(spec)
+        self._door = os.environ.pop(DOOR, "")
         self._ports = dial_ports(spec.launch.reach)
         self._lease = spec.limits.lease
         self._secret = secrets.token_bytes(32)
@@ -83,6 +87,8 @@ class DialBackTransport(SshTransport):
             client = await self._dialled(listener, place, node, header, deadline)
             if client is not None:
                 return client
+        if self._door:
+            raise ChannelFailed(cannot_dial(node.name, place.failed, self._port))
         return await super().connect(node, header, deadline - loop.time())
 
     async def _dialled(
@@ -99,7 +105,8 @@ class DialBackTransport(SshTransport):
         if not failed.tried and not failed.why:
             client = await _seated(listener, place, header, max(REDIAL_SECONDS, deadline - loop.time()))
             failed = DialledMessage(why="it dialled, and its connection broke")
-        if client is None:
+        place.failed = failed
+        if client is None and not self._door:
             self._keep_ssh(place, node, failed)
         place.had_channel = client is not None
         return client
@@ -120,7 +127,7 @@ class DialBackTransport(SshTransport):
         place.instances.append(secrets.token_hex(8))
         patience = seconds / 2
         order = DialHeader(
-            places=tuple((address, self._port) for address in (AS_SSHD_SEES_IT, *self._addresses)),
+            places=tuple((address, self._port) for address in self._addresses),
             rank_from="",
             secret=self._secret.hex(),
             patience=patience,
@@ -133,13 +140,14 @@ class DialBackTransport(SshTransport):
             instance=place.instances[-1],
             run_tag=f"{header.uid}/{DIALS}{node.index:02d}",
         )
-        session = NodeSession(node, self._ssh)
-        try:
-            return await session.open(order, HelloOrder(), DialledMessage, seconds, patience + ANSWER_SECONDS)
-        except NodeFailed as error:
-            raise ChannelFailed(error.finding) from None
-        finally:
-            session.close()
+        request = StartRequest(node.name, order, seconds)
+        if self._door:
+            answer = await ask_door(self._door, request)
+        else:
+            answer = await start_what_dials(node, self._ssh, request)
+        if answer.finding is not None:
+            raise ChannelFailed(answer.finding)
+        return answer.said
 
     # -- the listener ------------------------------------------------------------------------------
 
@@ -163,11 +171,14 @@ class DialBackTransport(SshTransport):
                 listener.finish(0, "", 0.0)
                 self._stay_with_ssh(f"connections would not be encrypted, as {listener.clear_because}")
                 return None
-            self._addresses = own_addresses()
+            reached_by = os.environ.get("SSH_CONNECTION", "").split()[2:3] if self._door else [AS_SSHD_SEES_IT]
+            self._addresses = list(dict.fromkeys([*reached_by, *own_addresses()]))
             self._listener = listener
         return self._listener
 
     def _stay_with_ssh(self, why: str) -> None:
+        if self._door:
+            raise ChannelFailed(cannot_dial("no node", DialledMessage(why=why), 0)._replace(where=Where()))
         self._ports = ()
         self.say(f"all nodes keep their ssh connections, and none dials: {why}")
 
@@ -212,6 +223,18 @@ def kept_sentence(names: list[str], failed: DialledMessage, port: int) -> str:
         return f"{who} {keep}: {failed.why}"
     remedy = f"let a firewall pass port {port} of {socket.gethostname()} and set --reach dial:{port}, or leave it out"
     return f"{who} cannot dial back ({failed.tried}), and {keep}\nhint: {remedy}"
+
+
+def cannot_dial(node: str, failed: DialledMessage, port: int) -> Finding:
+    """Say of a node which has no other way to its controller why it cannot dial it, and what would let it."""
+    host = socket.gethostname()
+    way = f"let {host} log in to {node} with ssh"
+    where = Where(node=node, port=port)
+    if not failed.tried:
+        return Finding("unknown", "fail", f"{node} cannot dial the controller on {host}: {failed.why}", way, where)
+    message = f"{node} cannot dial the controller on {host} ({failed.tried})"
+    remedy = f"let a firewall pass port {port} of {host} and set --reach dial:{port}, or {way}"
+    return Finding("port-blocked", "fail", message, remedy, where)
 
 
 async def _seated(listener: Listener, place: DialledPlace, header: AgentHeader, seconds: float) -> Client | None:

@@ -57,6 +57,14 @@ class RemoteShell:
         self._send(script.encode("utf-8", "surrogateescape"))
         return files_of(self._receive(f"{mark} done\n".encode()), mark.encode())
 
+    def become(self, command: str) -> Client:
+        """Have a command take the place of the shell that has answered, and return its client of ssh."""
+        assert self._client is not None
+        self._send(f"exec {command}\n".encode("utf-8", "surrogateescape"))
+        client = self._client
+        self._client = None
+        return client
+
     def close(self) -> None:
         """End the client of ssh."""
         if self._client is not None:
@@ -125,9 +133,14 @@ def files_of(answer: bytes, mark: bytes) -> dict[str, bytes]:
     return files
 
 
+def nodes_named(hosts: str) -> Sequence[Node]:
+    """Return all nodes of a host list, as --hosts takes it."""
+    return listed_cluster(RunSpec(target=Target(hosts=hosts), launch=Launch(command=("true",))), None).nodes
+
+
 def node_named(host: str) -> Node:
     """Return the node that a word names: `host`, `user@host`, with `:port`."""
-    nodes = listed_cluster(RunSpec(target=Target(hosts=host), launch=Launch(command=("true",))), None).nodes
+    nodes = nodes_named(host)
     if len(nodes) != 1:
         raise UsageError(f"--on takes one host, got {host}")
     return nodes[0]

@@ -85,7 +85,8 @@ def _directories(environ: Mapping[str, str]) -> list[str]:
 class RunElsewhere(NamedTuple):
     """A run that was started from here, and is on another machine: `host` as --on takes it, `directory` there.
 
-    `started`: unix seconds. `runs_dir` is the runs directory here that would have it.
+    `started`: unix seconds. `runs_dir` is the runs directory here that would have it. `hosts`: its host list, where
+    ssh of this machine is lent to its controllers.
     """
 
     run: str = ""
@@ -94,6 +95,7 @@ class RunElsewhere(NamedTuple):
     directory: str = ""
     runs_dir: str = ""
     ssh_options: tuple[str, ...] = ()
+    hosts: str = ""
 
 
 def note_run_elsewhere(run: RunElsewhere, environ: Mapping[str, str]) -> None:

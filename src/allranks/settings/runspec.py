@@ -214,7 +214,7 @@ class Launch:
     ssh_options: tuple[str, ...] = setting((), several(SSH_OPTION, "options of ssh_config such as Port=2222"),
         "option of ssh, as its -o takes it", _NODES, "--ssh-option", example='["ConnectTimeout=5"]')
     reach: str = setting(SSH, REACH,
-        "way to the nodes: ssh, or dial, where they dial this machine and ssh ends", "run", example='"dial"')
+        "way to the nodes: ssh, or dial, where they dial the controller and ssh ends", "run", example='"dial"')
     allow_exec: bool = setting(False, FLAG, "let who started node 0 run commands on this node and fetch its files",
         "join", in_file=False, common="join")
 
