@@ -328,7 +328,6 @@ def test_what_cannot_be_there_is_refused(launch: Elsewhere) -> None:
     hosts = ("--hosts", str(launch.bed.hostfile_names))
     assert "--controller h9: not a host of" in refused(*hosts, "--controller", "h9")
     assert "needs --hosts" in refused("--local", "2", "--controller", "first-node")
-    assert "--sync ships files" in refused(*hosts, "--sync", "--controller", "h1")
     assert "h1 gives no run directory (" in refused(*hosts, "--workdir", "/nowhere", "--controller", "h1")
     no_python = refused(*hosts, "--agent-python", "/bin/false", "--controller", "h1")
     assert "h1 has no Python 3.10 or newer, which a controller needs" in no_python

@@ -101,6 +101,20 @@ def test_the_callers_tree_runs_where_it_is_not(bed2: Bed, launch: Launch) -> Non
     assert arrived == {"h1": f"{node_dir(launch, 0)}/tree", "h2": f"{node_dir(launch, 1)}/tree"}
 
 
+def test_the_callers_tree_runs_from_a_controller_on_a_node(bed2: Bed, launch: Launch) -> None:
+    for host in bed2.hosts:
+        host.run("rm -f ~/.ssh/config")  # and what dials takes it on
+    state = {"XDG_STATE_HOME": str(launch.place / "state")}
+    done(bed2, launch.start(["train.py"], "--sync", "--controller", "h1", env=state))
+    for rank in (0, 1):
+        found = told(launch, rank)
+        assert (found["cwd"], found["data"]) == (f"{node_dir(launch, rank)}/tree/jobs", "changed")
+    (tree,) = launch.events("tree")
+    assert (tree["root"], tree["files"]) == (str(launch.work.parent), 4)
+    assert json.loads((launch.run_dir / "run.json").read_text())["controller"]["host"] == "h1"
+    assert not list(launch.run_dir.glob("tree*")) and not list(launch.run_dir.glob("controller.sh"))
+
+
 def test_what_the_program_writes_is_kept_and_named(bed2: Bed, launch: Launch) -> None:
     launch.start(["train.py", "write"], "--sync", json_=False)
     assert launch.process is not None and launch.process.wait(BOUND) == 0, launch.stdout

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from allranks.agent.processes import USER_SIGNALS
 from allranks.cluster import Cluster, Node
@@ -32,9 +32,12 @@ from allranks.errors import NodeError, RunIsElsewhere, TransportError, UsageErro
 from allranks.gang.agent_archive import PYTHONS
 from allranks.gang.session import environments
 from allranks.gang.transport import die_with_the_controller
+from allranks.gang.working_tree import ARCHIVE, TREE, Archive, pack_tree
 from allranks.plan.environment import forwarded
 from allranks.plan.joining import unforced, unforced_variables
 from allranks.preflight.pasted_figures import refuse_contradictions
+from allranks.protocol.codec import encode
+from allranks.protocol.jsontext import write_json
 from allranks.runs.known_directories import RunElsewhere, note_run_elsewhere
 from allranks.settings import RunSpec
 from allranks.settings.command_line import as_options, secret_values
@@ -96,7 +99,7 @@ PUT = f"""mkdir "$d.$$" && "$p" -c '{UNPACK}' "$d.$$" <<'END' && mv "$d.$$" "$d"
 END"""
 # Makes the run directory as `RunDirectory.create` does, with the hosts, the roles and the words of the start.
 MAKE = """make() {
-cd -- %(workdir)s && mkdir -p -- %(runs_dir)s && cd -- %(runs_dir)s || return
+%(enter)s && mkdir -p -- %(runs_dir)s && cd -- %(runs_dir)s || return
 d=%(name)s n=1
 until mkdir -m 700 -- "$d"
 do
@@ -138,11 +141,6 @@ def controller_elsewhere(resolved: Resolved) -> LaunchElsewhere | None:
     node = _chosen(cluster, spec.output.controller or "")
     if node.is_local:
         return None
-    if spec.launch.sync:
-        raise UsageError(
-            f"--controller {node.name}: --sync ships files of this machine, which {node.name} has not\n"
-            f"hint: log in on {node.name}, and add --detach there"
-        )
     return LaunchElsewhere(resolved, cluster, node)
 
 
@@ -166,6 +164,7 @@ class LaunchElsewhere:
         self._resolved = resolved
         self._spec = resolved.spec
         self._node = node
+        self._archive: Archive | None = None  # of --sync
         self._cluster_here = cluster
         self._cluster = _seen_from(cluster, node)
 
@@ -182,6 +181,8 @@ class LaunchElsewhere:
 
     def run(self, quiet: bool, as_json: bool) -> int:
         """Start it, and show what it prints. Return its exit code. Raise AllranksError where nothing has begun."""
+        if self._spec.launch.sync:
+            self._archive = pack_tree(self._spec, os.getcwd())
         there = ControllerHost(self._node, self._spec.launch.ssh_options)
         program = there.program(self._spec.launch.agent_python)
         lends, why = self._lends_ssh(there.shell)
@@ -203,6 +204,8 @@ class LaunchElsewhere:
         note_run_elsewhere(
             RunElsewhere(name, time.time(), there.destination, directory, here, ssh_options, hosts), os.environ
         )
+        if self._archive is not None:
+            there.put(f"{directory}/{ARCHIVE}", self._archive.from_its_beginning())
         if lends:
             there.lend_ssh(program, nodes_named(hosts), ssh_transport(self._spec))
         code = there.show(f"exec /bin/sh {shlex.quote(f'{directory}/controller.sh')}")
@@ -245,6 +248,12 @@ class LaunchElsewhere:
     def _workdir(self) -> str:
         return self._spec.launch.workdir or os.getcwd()
 
+    @property
+    def _enter(self) -> str:
+        """Return the command that goes to the working directory there; with --sync that may lack it."""
+        home = " 2>/dev/null || cd" if self._spec.launch.sync else ""
+        return f"cd -- {shlex.quote(self._workdir)}{home}"
+
     def _made(self, program: Program, quiet: bool, as_json: bool) -> dict[str, str]:
         """Return the values of MAKE."""
         spec = self._spec
@@ -255,11 +264,15 @@ class LaunchElsewhere:
         options = as_options(spec, "run", (*OUTSIDE, *unforced(spec)))
         hosts, listed = _hosts_there(spec)
         variables = [f"export {name}={shlex.quote(value)}" for name, value in sorted(self._variables().items())]
+        tree = []
+        if self._archive is not None:
+            tree = [f"export {TREE}={shlex.quote(write_json(encode(self._archive.tree)).decode())}"]
         script = [
             'rm -f -- "$0"',
             "d=${0%/*}",
-            f"cd -- {shlex.quote(self._workdir)} || exit",
+            f"{self._enter} || exit",
             *variables,
+            *tree,
             'export ALLRANKS_RUN_DIR="$d"',
             f"set -- {shlex.join(options)}",
             *(['set -- --roles="$d/roles.toml" "$@"'] if roles else []),
@@ -267,14 +280,13 @@ class LaunchElsewhere:
         ]
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime())
         values = {
-            "workdir": self._workdir,
             "runs_dir": spec.places.runs_dir,
             "name": f"{spec.places.name}-{stamp}",
             "hosts": listed,
             "roles": as_toml(roles) if roles else "",
             "script": "\n".join(script) + "\n",
         }
-        return {name: shlex.quote(text) for name, text in values.items()}
+        return {"enter": self._enter, **{name: shlex.quote(text) for name, text in values.items()}}
 
     def _variables(self) -> Mapping[str, str]:
         """Return what the controller there needs of our environment: what ranks get, and where our interpreter is."""
@@ -363,6 +375,13 @@ class ControllerHost:
         if not place:
             raise NodeError(f"{self._node.name}: nothing can be written below ~/.local/state/allranks there")
         return Program(chosen, f"{place}/{START}")
+
+    def put(self, path: str, content: IO[bytes]) -> None:
+        """Write a file there."""
+        argv = SshTransport(self._options, None, None).client(self._node)
+        command = f"exec /bin/sh -c {shlex.quote(f'exec cat >{shlex.quote(path)}')}"
+        if subprocess.run([*argv[:-1], command], stdin=content, capture_output=True).returncode:
+            raise NodeError(f"{self._node.name}: {path} cannot be written there\nhint: ssh {self._node.name} df -h")
 
     def lend_ssh(self, program: Program, nodes: Sequence[Node], ssh: SshTransport) -> None:
         """Lend ssh of this machine to these nodes to a controller that a command there begins, while we are here."""

@@ -717,9 +717,10 @@ def keep_newest_steps(run: RunDirectory) -> None:
 
 
 def _pack(spec: RunSpec, cwd: str) -> Archive:
-    from .working_tree import pack_tree  # imported late: a run without --sync needs none of it
+    from .working_tree import TREE, pack_tree, received  # imported late: a run without --sync needs none of it
 
-    return pack_tree(spec, cwd)
+    tree = os.environ.pop(TREE, "")
+    return received(tree, os.environ["ALLRANKS_RUN_DIR"]) if tree else pack_tree(spec, cwd)
 
 
 def names_of(run: RunDirectory) -> RunContext:

@@ -21,6 +21,8 @@ from typing import IO
 
 from allranks.errors import UsageError
 from allranks.plan.launchers.training_command import read_training
+from allranks.protocol.codec import decode
+from allranks.protocol.jsontext import read_json
 from allranks.protocol.run_facts import WorkingTree
 from allranks.runs.directory import CHECK_NAME
 from allranks.settings import RunSpec
@@ -29,6 +31,8 @@ from allranks.text import format_size
 MOST_BYTES = 256 << 20
 MOST_FILES = 100_000
 SHOWN = 5
+ARCHIVE = "tree.tar.gz"  # in a run directory whose controller another machine starts
+TREE = "ALLRANKS_TREE"  # what it holds, for that controller
 LEFT_OUT = frozenset({".git", "__pycache__", ".venv", "node_modules"})  # outside of git
 CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin")
 _EVIDENCE = "/evidence/preflight.json"
@@ -53,6 +57,11 @@ class Archive:
     def read(self, offset: int, count: int) -> bytes:
         """Bytes of the archive."""
         return os.pread(self._file.fileno(), count, offset)
+
+    def from_its_beginning(self) -> IO[bytes]:
+        """Return the file, for a machine that sends the tree on: see `received`."""
+        self._file.seek(0)
+        return self._file
 
 
 # -- listing -------------------------------------------------------------------------------------------
@@ -252,6 +261,14 @@ def _check_command(spec: RunSpec, root: str, below: str, names: Sequence[str]) -
 def pack_tree(spec: RunSpec, cwd: str) -> Archive:
     """List and pack the caller's tree; the same files give the same bytes. Raise UsageError."""
     return pack(list_tree(spec, cwd))
+
+
+def received(tree: str, directory: str) -> Archive:
+    """Return what another machine has packed and put into this run directory, which it leaves; `tree` is its JSON."""
+    path = os.path.join(directory, ARCHIVE)
+    file = open(path, "rb")  # noqa: SIM115  it lives with the Archive
+    os.unlink(path)
+    return Archive(decode(WorkingTree, read_json(tree)), file)
 
 
 def pack(listing: Listing) -> Archive:
