@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Sequence, Union
 
 if TYPE_CHECKING:  # a JSON value of which nothing is known yet: isinstance finds out what it is
     Json = Union[None, bool, int, float, str, Sequence["Json"], Mapping[str, "Json"]]
@@ -21,7 +20,7 @@ JsonObject = Dict[str, Any]  # an object whose fields another module reads, or n
 LIMIT = 1 << 20  # bytes or characters of a text
 DEEPEST = 64  # nested arrays and objects; no document of ours has more than eight
 DIGITS = 40  # of an integer in a text; int() of thousands of digits takes quadratic time
-_TOKEN = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{\]}]'
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 class DecodeError(ValueError):
@@ -30,26 +29,26 @@ class DecodeError(ValueError):
 
 def read_json(data: Union[bytes, str], limit: int = LIMIT) -> Json:
     """Read one JSON value of at most `limit` bytes or characters."""
-    return _read(data, limit, _no_number)
+    return _read(data, limit, _STRICT)
 
 
 def read_object(data: Union[bytes, str], limit: int = LIMIT) -> JsonObject:
     """Read one JSON object of at most `limit` bytes or characters."""
-    return _as_object(_read(data, limit, _no_number))
+    return _as_object(_read(data, limit, _STRICT))
 
 
 def read_metrics(data: Union[bytes, str], limit: int = LIMIT) -> JsonObject:
     """Read a row of a program's metrics: NaN and Infinity, which Python's json writes of a loss, are None."""
-    return _as_object(_read(data, limit, lambda name: None))
+    return _as_object(_read(data, limit, _OF_METRICS))
 
 
-def _read(data: Union[bytes, str], limit: int, constant: Callable[[str], Optional[float]]) -> Json:
+def _read(data: Union[bytes, str], limit: int, decoder: json.JSONDecoder) -> Json:
     if len(data) > limit:
         raise DecodeError("expected a JSON text of at most %d bytes, got %d" % (limit, len(data)))
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
         _check_depth(text)
-        value: Json = json.loads(text, parse_int=_integer, parse_float=_real, parse_constant=constant)
+        value: Json = decoder.decode(text)
         return value
     except DecodeError:
         raise
@@ -74,14 +73,13 @@ def _check_depth(text: str) -> None:
     """Refuse what is nested too deep before the reader recurses; quick where there are few brackets at all."""
     if text.count("[") + text.count("{") <= DEEPEST:
         return
-    depth = 0
-    for token in re.finditer(_TOKEN, text):
-        if token.group() in "[{":
-            depth += 1
-            if depth > DEEPEST:
-                raise DecodeError("expected JSON of at most %d levels" % DEEPEST)
-        elif token.group() in "]}":
-            depth -= 1
+    plain = text.replace("\\\\", "").replace('\\"', "")
+    brackets = "".join(plain.split('"')[::2]).encode("utf-8", "replace").translate(None, _NO_BRACKETS)
+    for _ in range(DEEPEST):  # each turn takes the innermost
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if not brackets:
+            return
+    raise DecodeError("expected JSON of at most %d levels" % DEEPEST)
 
 
 def _integer(digits: str) -> int:
@@ -99,3 +97,7 @@ def _real(digits: str) -> float:
 
 def _no_number(name: str) -> float:
     raise DecodeError("expected a finite number, got %s" % name)
+
+
+_STRICT = json.JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=_no_number)
+_OF_METRICS = json.JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=lambda name: None)
