@@ -402,6 +402,7 @@ def _mapping(read_name: Decoder[Key], decoder: Decoder[Item], in_parts: bool) ->
 def _record(kind: Type[Record]) -> Decoder[Record]:
     fields = _fields(kind)
     whole = _spread.get(kind)
+    defaults = getattr(kind, "_field_defaults", None)
 
     def read(value: Json) -> Record:
         if not isinstance(value, dict):
@@ -416,8 +417,12 @@ def _record(kind: Type[Record]) -> Decoder[Record]:
                     values[name] = decoder(value[key])
                 elif not has_default:
                     raise _Misfit("expected a value, got none")
+                elif defaults is not None:
+                    values[name] = defaults[name]
         except _Misfit as misfit:
             raise misfit.inside(".%s" % key) from None
+        if defaults is not None:
+            return kind(*values.values())  # all are there, in their order
         return kind(**values)
 
     return read
@@ -507,9 +512,12 @@ def _defaults(kind: Any) -> FrozenSet[str]:
 # -- encoding ------------------------------------------------------------------------------------------
 
 _PLAIN = frozenset((str, int, float, bool, type(None)))  # the quick way for most values
+_TEXTS = frozenset((str,))
+_ARRAYS = frozenset((list, tuple))
 _omitted: Dict[type, FrozenSet[str]] = {}
 _sparse: Set[type] = set()
 _computed: Dict[type, Tuple[str, ...]] = {}
+_shapes: Dict[type, "_Shape"] = {}
 
 
 def omit_empty(*names: str) -> Callable[[Type[Record]], Type[Record]]:
@@ -568,10 +576,21 @@ def may_be_left_out(kind: type, field: str, may_be_none: bool) -> bool:
 
 def encode(value: object) -> Any:
     """Make the JSON value of a record, or of containers of records."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is dict:  # most are of texts and numbers alone, as the variables of a rank
+        if _PLAIN.issuperset(map(type, value.values())) and _TEXTS.issuperset(map(type, value)):
+            return dict(value)
+    elif kind in _ARRAYS and _PLAIN.issuperset(map(type, value)):
+        return list(value)
+    return _encode_any(value, kind)
+
+
+def _encode_any(value: object, kind: type) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
-    kind = type(value)
-    if kind in _PLAIN or isinstance(value, (str, int, float)):
+    if isinstance(value, (str, int, float)):
         return value
     if is_record(kind):
         return _encode_record(value, kind)
@@ -594,22 +613,37 @@ def document_line(record: object) -> str:
     return json.dumps(make_document(record))
 
 
+class _Shape(NamedTuple):
+    """How a kind of record is written: its fields with their names in JSON, and what it leaves out."""
+
+    fields: Tuple[Tuple[str, str], ...]
+    omitted: FrozenSet[str]
+    is_sparse: bool
+    spread: Optional[str]
+    computed: Tuple[str, ...]
+
+
+def _shape(kind: Any) -> _Shape:
+    fields = tuple((name, json_name(name)) for name in field_names(kind))
+    shape = _Shape(fields, _omitted.get(kind, frozenset()), kind in _sparse, _spread.get(kind), _computed.get(kind, ()))
+    _shapes[kind] = shape
+    return shape
+
+
 def _encode_record(value: object, kind: Any) -> JsonObject:
-    omitted = _omitted.get(kind, ())
-    is_sparse = kind in _sparse
+    fields, omitted, is_sparse, whole, computed_ = _shapes.get(kind) or _shape(kind)
     result = {}
-    for name in field_names(kind):
+    for name, key in fields:
         item = getattr(value, name)
-        if type(item) in _PLAIN and name not in omitted and not (item is None and is_sparse):
-            result[json_name(name)] = item
+        if (item is None and is_sparse) or (name in omitted and _is_empty(item)):
             continue
-        if (name in omitted and _is_empty(item)) or (item is None and is_sparse):
-            continue
-        if name == _spread.get(kind):
+        if type(item) in _PLAIN:
+            result[key] = item
+        elif name == whole:
             result.update(encode(item))
         else:
-            result[json_name(name)] = encode(item)
-    for name in _computed.get(kind, ()):
+            result[key] = encode(item)
+    for name in computed_:
         item = getattr(value, name)
         if not _is_empty(item):
             result[name] = item
