@@ -59,6 +59,17 @@ def test_since_shows_the_second_it_falls_into(run, clock):
     assert list(reader.merged()) == []
 
 
+def test_a_log_that_came_in_one_piece_has_no_index_and_its_time_all_the_same(run, clock):
+    writer = LogWriter(run)
+    say(writer, clock, 0, 0, b"loading\n")
+    log = run.log_path(0, "h1", RANK_LOG, 0, 0)
+    os.utime(log, (NOW, NOW))
+    assert not index.index_path(log).exists()
+    assert [(block.start, block.first) for block in index.blocks(log)] == [(0, NOW)]
+    say(writer, clock, 40, 0, b"step 1\n")
+    assert [(block.start, block.first) for block in index.blocks(log)] == [(0, NOW), (8, NOW + 40)]
+
+
 def test_until_shows_the_second_it_falls_into_and_no_log_that_begins_later(run, clock):
     writer = LogWriter(run)
     for tenth in range(30):
@@ -79,7 +90,7 @@ def test_a_long_index_is_thinned_and_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(index, "LIMIT", 2000)
     log = tmp_path / "rank_000.log"
     for second in range(1000):
-        index.note(log, NOW + second, 10 * second)
+        index.note(index.index_path(log), (NOW + second, 10 * second))
     log.write_bytes(bytes(10_000))
     assert index.index_path(log).stat().st_size <= 2100
     found = list(index.blocks(log))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from allranks.cluster import Cluster
@@ -20,11 +20,13 @@ from allranks.findings import Finding
 from allranks.protocol.codec import DecodeError, decode
 from allranks.protocol.frames import METRICS, Frame, OutputFrame, Stream
 from allranks.protocol.header import AgentHeader
+from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.messages import (
     CountersMessage,
     DrainedMessage,
     DroppedMessage,
     EndedMessage,
+    FactsMessage,
     GotMessage,
     HelloMessage,
     Message,
@@ -71,6 +73,7 @@ AWAKE_OR_ASLEEP = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 LOOK_EVERY = 1.0
 RANKS_A_SECOND = 8192  # of which status.json says the state: those of a larger run it has less often
 ACK_EVERY = 2.0
+MOST_ALIKE = 4  # values of a part of the facts with which another node's are compared
 ABANDONED = 10.0  # seconds after the grace for nodes to end their ranks where the gang itself failed
 
 
@@ -86,6 +89,28 @@ def status_pause(ranks: int, beat: float) -> float:
     [1.0, 1.0, 4.0, 5.0]
     """
     return min(max(LOOK_EVERY, ranks / RANKS_A_SECOND), max(LOOK_EVERY, beat))
+
+
+class SharedParts:
+    """Parts of the facts of nodes. What nodes have alike is kept, and written, as one object."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[Json]] = {}
+
+    def share(self, facts: Mapping[str, Json]) -> JsonObject:
+        """Give the facts of a node with the parts of those before it in the place of equal ones."""
+        return {name: self._share_part(name, part) for name, part in facts.items()}
+
+    def _share_part(self, name: str, part: Json) -> Json:
+        if not isinstance(part, (dict, list)):
+            return part
+        known = self._known.setdefault(name, [])
+        for one in known:
+            if one == part:
+                return one
+        if len(known) < MOST_ALIKE:
+            known.append(part)
+        return part
 
 
 class Controller:
@@ -124,6 +149,7 @@ class Controller:
         self.failure: Exception | None = None  # of allranks itself
         self._abandoned = False
         self.replaced = False  # another controller has taken the run over
+        self._shared = SharedParts()
         # Takes what answers a question of another terminal.
         self.answered: Callable[[StacksMessage | ProfiledMessage], None] | None = None
 
@@ -224,6 +250,7 @@ class Controller:
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Send):
+                self.run_dir.write_events()  # a node does nothing before the log says why
                 self.links.send(self.links.members[action.node], action.order)
             elif isinstance(action, Reach):
                 member = self.links.members[action.node]
@@ -249,6 +276,7 @@ class Controller:
 
     def _attempt_over(self) -> None:
         self.observing.note_steps(is_over=True)
+        self.run_dir.write_events()  # the verdict is made of them
         decision = self._judge(self.gang)
         if decision.kind == "finish":
             self._over.set()
@@ -346,13 +374,14 @@ class Controller:
             return
         self._notice_pause()  # before what came meanwhile is acted upon
         self.links.heard(member)
-        for frame in frames:
-            is_first = not member.has_greeted
-            try:
-                self._take_frame(member, frame)
-            except DecodeError as error:
-                kind = "output" if isinstance(frame, OutputFrame) else str(frame["type"])
-                self._unread(member, kind, error, is_first)
+        with self.run_dir.events_together():
+            for frame in frames:
+                is_first = not member.has_greeted
+                try:
+                    self._take_frame(member, frame)
+                except DecodeError as error:
+                    kind = "output" if isinstance(frame, OutputFrame) else str(frame["type"])
+                    self._unread(member, kind, error, is_first)
 
     def _take_frame(self, member: Member, frame: Frame) -> None:
         state = self.roster.state_of(member.node.name)
@@ -394,6 +423,7 @@ class Controller:
             on(ProfiledMessage, self._on_answer),
             on(NodeUsage, self._on_usage),
             on(HelloMessage, self._on_hello),
+            on(FactsMessage, self._on_facts),
             on(DrainedMessage, self._on_drained),
         ]
 
@@ -454,6 +484,9 @@ class Controller:
     def _on_answer(self, member: Member, message: StacksMessage | ProfiledMessage) -> None:
         if self.answered is not None:
             self.answered(message)
+
+    def _on_facts(self, member: Member, message: FactsMessage) -> None:
+        self._hand_on(member, message._replace(facts=self._shared.share(message.facts)))
 
     def _on_usage(self, member: Member, message: NodeUsage) -> None:
         self.recording.add_usage(member.node.name, message)

@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -19,7 +19,19 @@ from allranks.errors import RunNotFound, SeveralRuns, UsageError
 from allranks.exitcodes import CTRL_C, DONE, TERMINATED
 from allranks.findings import Verdict
 from allranks.protocol.codec import SCHEMA, decode_parts, fitting
-from allranks.protocol.frames import AUDIT, DUMP, FLIGHT, METRICS, NCCL_LOG, NODE_LOG, RAS, RAY_LOG, STACKS, TRACE
+from allranks.protocol.frames import (
+    AUDIT,
+    DUMP,
+    FLIGHT,
+    METRICS,
+    NCCL_LOG,
+    NODE_LOG,
+    RANK_LOG,
+    RAS,
+    RAY_LOG,
+    STACKS,
+    TRACE,
+)
 from allranks.protocol.jsontext import DecodeError, Json, read_object
 
 from .documents import (
@@ -53,6 +65,7 @@ STATES = {DONE: "done", CTRL_C: "stopped", TERMINATED: "stopped"}  # by exit cod
 STAMP = re.compile(r"-\d{8}-\d{6}(-\w+){0,2}\Z")  # what `create` puts behind the --name of a run
 CHECK_NAME = re.compile(r"check-\d{8}-\d{6}(-\d+)?")  # a directory that `check` has saved
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_OF_LOGS = {RANK_LOG: "", NODE_LOG: "", NCCL_LOG: "nccl_", RAY_LOG: "ray_"}  # how names in a node's folder begin
 
 
 class RunCondition(NamedTuple):
@@ -101,6 +114,9 @@ class RunDirectory:
         self.name = path.name
         self.write_failure = ""
         self.events_written = 0  # bytes, of this process
+        self._events = str(path / "events.jsonl")
+        self._held: list[tuple[str, Document]] = []  # lines that are not written yet, with what they say
+        self._holds = False
         self._torn = False  # the last event was cut short by a full disk
         self._ask_engine = lives or _no_engine
         self._goes_on_elsewhere = False
@@ -205,7 +221,14 @@ class RunDirectory:
         One without texts, but for names and words of ours, is not searched for secrets.
         """
         whole = {"schema": SCHEMA, **document}
-        self._replace(name, _without_secrets(whole, document_text) if has_texts else document_text(whole))
+        self._replace(name, [_without_secrets(whole, document_text) if has_texts else document_text(whole)])
+
+    def write_large(self, name: str, document: Document, member: str, objects: Mapping[str, Document]) -> None:
+        """Replace a JSON document that has a member more, with an object a node: it is written line by line.
+
+        What several of the objects have as one value is searched for secrets once.
+        """
+        self._replace(name, _large_text({"schema": SCHEMA, **document}, member, objects))
 
     def keep_room(self) -> None:
         """Keep room for the end of the run on a disk that fills up, where it has some."""
@@ -219,13 +242,13 @@ class RunDirectory:
 
     def write_page(self, page: str) -> bool:
         """Replace report.html; False on a full disk, where `write_failure` says why."""
-        return self._replace("report.html", page)
+        return self._replace("report.html", [page])
 
-    def _replace(self, name: str, text: str) -> bool:
+    def _replace(self, name: str, texts: Iterable[str]) -> bool:
         """Replace a file as a whole; on a full disk the old one stays."""
         try:
             with replacing(self.path / name) as file:
-                file.write(text.encode("utf-8", "backslashreplace"))
+                file.writelines(text.encode("utf-8", "backslashreplace") for text in texts)
         except OSError as error:
             self.write_failure = error.strerror or str(error)
             return False
@@ -287,23 +310,46 @@ class RunDirectory:
         self.append_line(write_line(stamped))
 
     def append_line(self, event: Document) -> None:
-        """Write one line of events.jsonl in one write; a full disk is kept in `write_failure`, never raised."""
-        text = _without_secrets({"schema": SCHEMA, **event}, json.dumps)
-        line = (b"\n" if self._torn else b"") + text.encode() + b"\n"
-        written = 0
-        self.events_written += len(line)
+        """Write one line of events.jsonl; a full disk is kept in `write_failure`, never raised."""
+        document = {"schema": SCHEMA, **event}
+        text = json.dumps(document)
+        self.events_written += len(text) + 1
+        self._held.append((text, document))
+        if not self._holds:
+            self.write_events()
+
+    @contextlib.contextmanager
+    def events_together(self) -> Iterator[None]:
+        """Write the lines of a block at its end, or at `write_events`, in one write."""
+        self._holds = True
         try:
-            fd = open_left(str(self.path / "events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            yield
+        finally:
+            self._holds = False
+            self.write_events()
+
+    def write_events(self) -> None:
+        """Write the lines that are held back."""
+        if not self._held:
+            return
+        held, self._held = self._held, []
+        lines = "\n".join([text for text, _ in held])
+        if _may_hold(lines):
+            lines = "\n".join([_without_secrets(document, json.dumps) for _, document in held])
+        data = (b"\n" if self._torn else b"") + lines.encode() + b"\n"
+        written = 0
+        try:
+            fd = open_left(self._events, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             try:
-                written = os.write(fd, line)
+                written = os.write(fd, data)
             finally:
                 os.close(fd)
         except OSError as error:
             self.write_failure = error.strerror or str(error)
         else:
-            if written < len(line):
+            if written < len(data):
                 self.write_failure = os.strerror(errno.ENOSPC)
-        self._torn = 0 < written < len(line) or (self._torn and not written)
+        self._torn = 0 < written < len(data) or (self._torn and not written)
 
     def read_facts(self, offset: int = 0, all_roles: bool = False) -> tuple[list[Stamped[Fact]], int]:
         """Read the facts from a byte offset of events.jsonl on, and the offset to go on from.
@@ -332,25 +378,28 @@ class RunDirectory:
 
     def log_path(self, node_index: int, node_name: str, kind: int, rank: int, attempt: int) -> Path:
         """Return the file of one stream."""
+        return Path(self.log_file(node_index, node_name, kind, rank, attempt))
+
+    def log_file(self, node_index: int, node_name: str, kind: int, rank: int, attempt: int) -> str:
+        """Return the same as a text, which is made in a tenth of the time: a run may have 32,768 ranks."""
+        again = f"{attempt_folder(attempt)}/" if attempt else ""
+        if kind in _OF_LOGS:
+            folder = f"{self.path}/logs/{again}node_{node_index:02d}_{safe_name(node_name)}"
+            return f"{folder}/node.log" if kind == NODE_LOG else f"{folder}/{_OF_LOGS[kind]}rank_{rank:03d}.log"
+        role = f"{self.role}/" if self.role else ""
         if kind == METRICS:
-            return self.path / "outputs" / self.role / f"rank_{rank:02d}_metrics.jsonl"
-        evidence = self.path / "evidence" / self.role
-        if kind == STACKS:
-            return evidence / "stacks" / f"rank_{rank:03d}.txt"
-        if kind == FLIGHT:
-            return evidence / "flight" / f"rank_{rank:03d}.jsonl"
-        if kind == DUMP:
-            return evidence / "flight" / f"dump_a{attempt}_rank_{rank:03d}"
-        if kind == TRACE:
-            return evidence / "traces" / f"profile_{attempt}_rank_{rank:03d}.json.gz"
+            return f"{self.path}/outputs/{role}rank_{rank:02d}_metrics.jsonl"
+        evidence = f"{self.path}/evidence"
         if kind == RAS:
-            return self.path / "evidence" / "ras" / f"node_{node_index:02d}_{safe_name(node_name)}.txt"
-        again = attempt_folder(attempt)
-        if kind == AUDIT:
-            return evidence / "audit" / again / f"rank_{rank:03d}.jsonl"
-        folder = self.path / "logs" / again
-        names = {NODE_LOG: "node.log", NCCL_LOG: f"nccl_rank_{rank:03d}.log", RAY_LOG: f"ray_rank_{rank:03d}.log"}
-        return folder / f"node_{node_index:02d}_{safe_name(node_name)}" / names.get(kind, f"rank_{rank:03d}.log")
+            return f"{evidence}/ras/node_{node_index:02d}_{safe_name(node_name)}.txt"
+        names = {
+            STACKS: f"stacks/rank_{rank:03d}.txt",
+            FLIGHT: f"flight/rank_{rank:03d}.jsonl",
+            DUMP: f"flight/dump_a{attempt}_rank_{rank:03d}",
+            TRACE: f"traces/profile_{attempt}_rank_{rank:03d}.json.gz",
+            AUDIT: f"audit/{again}rank_{rank:03d}.jsonl",
+        }
+        return f"{evidence}/{role}{names[kind]}"
 
     # -- who controls it ---------------------------------------------------------------------------
 
@@ -414,13 +463,18 @@ class RunDirectory:
 
 def _without_secrets(document: Document, write: Callable[[Document], str]) -> str:
     """Write a document, redacted where it may hold a secret; most have none, and the encoder in C is quick."""
-    from allranks.settings.secretforms import may_hold  # late, with its patterns: readers need none
     from allranks.settings.secrets import redact_document
 
     text = write(document)
-    if not may_hold(text):
+    if not _may_hold(text):
         return text
     return write(redact_document(document))
+
+
+def _may_hold(text: str) -> bool:
+    from allranks.settings.secretforms import may_hold  # late, with its patterns: readers need none
+
+    return may_hold(text)
 
 
 def document_text(document: Document) -> str:
@@ -440,6 +494,23 @@ def _member_text(value: Json) -> str:
         members = (f"{json.dumps(str(name))}: {json.dumps(item)}" for name, item in value.items())
         return "{\n  " + ",\n  ".join(members) + "\n }"
     return json.dumps(value)
+
+
+def _large_text(document: Document, member: str, objects: Mapping[str, Document]) -> Iterator[str]:
+    yield _without_secrets(document, document_text).removesuffix("\n}")
+    written: dict[tuple[str, int], str] = {}  # by the name of a part and the part itself, which lives meanwhile
+    before = f",\n {json.dumps(member)}: {{\n  "
+    for name, parts in objects.items():
+        yield f"{before}{json.dumps(name)}: {{{', '.join(_part_text(*part, written) for part in parts.items())}}}"
+        before = ",\n  "
+    yield "\n }\n}" if objects else f",\n {json.dumps(member)}: {{}}\n}}"
+
+
+def _part_text(name: str, part: Json, written: dict[tuple[str, int], str]) -> str:
+    text = written.get((name, id(part)))
+    if text is None:
+        text = written[name, id(part)] = _without_secrets({name: part}, json.dumps)[1:-1]
+    return text
 
 
 def _no_engine(run: RunDirectory) -> bool:

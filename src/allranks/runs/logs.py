@@ -28,13 +28,14 @@ from allranks.protocol.frames import (
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.run_facts import Fact, LogContinued, Stamped, of_kind
 
-from .directory import RunDirectory, attempt_folder, attempt_of, safe_name
+from .directory import RunDirectory, attempt_folder, safe_name
 from .regular import append, read_end, replacing, size_of
 
 # -- The time index beside a rank's log: when which bytes arrived ------------------------------------------------------
 # A line is `<unix seconds> <byte offset> [<until>]`: bytes from that offset on arrived from then on, all before
-# `until` (a second later where it is not said). A file that grows beyond a limit is thinned: of its older half
-# two lines become one. So the last half hour is exact to a second at least, and older times are coarser.
+# `until` (a second later where it is not said). A log that came in one piece has none: its own time says when. A file
+# that grows beyond a limit is thinned: of its older half two lines become one. So the last half hour is exact to a
+# second at least, and older times are coarser.
 
 EVERY = 1.0  # seconds between entries
 LIMIT = 128 << 10  # bytes of an index file
@@ -55,12 +56,11 @@ def index_path(log: Path) -> Path:
     return log.with_suffix(".idx")
 
 
-def note(log: Path, now: float, offset: int) -> None:
-    """Bytes from `offset` on arrive now. Never raises: without an index `--since` shows more, not less."""
+def note(index: Path, *arrivals: tuple[float, int]) -> None:
+    """Write when bytes from which offset on came. Never raises: without an index `--since` shows more, not less."""
     with contextlib.suppress(OSError):
-        path = index_path(log)
-        if append(path, f"{now:.3f} {offset}\n".encode()) > LIMIT:
-            _thin(path)
+        if append(index, "".join(f"{t:.3f} {offset}\n" for t, offset in arrivals).encode()) > LIMIT:
+            _thin(index)
 
 
 def _thin(path: Path) -> None:
@@ -126,10 +126,13 @@ def offset_until(log: Path, t: float) -> int:
 OPEN_FILES = 256
 MOST_GAPS = 1 << 30  # bytes of holes in one node's logs
 SHARED = (METRICS, STACKS)  # one file a rank over all attempts, whichever node the rank is on
+IN_LOGS = (RANK_LOG, NODE_LOG, NCCL_LOG, RAY_LOG)  # in the folder of their node and attempt
 
 
 class _Log:
     """One open file: `end` is where the next byte belongs."""
+
+    __slots__ = ("end", "fd")
 
     def __init__(self, fd: int, end: int) -> None:
         self.fd = fd
@@ -143,8 +146,9 @@ class LogWriter:
         self._run = run
         self._open: OrderedDict[tuple[int, Stream], _Log] = OrderedDict()
         self.ends: dict[int, dict[Stream, int]] = {}  # by node
-        self._fresh: dict[int, dict[str, int]] = {}
-        self._indexed: dict[tuple[int, Stream], float] = {}
+        self._fresh: dict[int, set[Stream]] = {}  # streams that have grown, by node
+        self._indexed: dict[tuple[int, Stream], float] = {}  # when the index was written last,
+        self._arrived: dict[tuple[int, Stream], float] = {}  # or when the first piece came, which is not in it yet
         self._bases: dict[tuple[int, Stream], int] = {}  # where in its file a stream begins, if not at 0
         self._newcomers: set[int] = set()
         self._holders: dict[int, int] = {}  # the node that has a rank, by their numbers
@@ -163,14 +167,19 @@ class LogWriter:
         Raise DecodeError where more is missing before it than a node may leave out: every reader reads holes too.
         """
         try:
-            return self._write(node_index, node_name, stream, offset, memoryview(data))
+            return self._write(node_index, node_name, stream, offset, data)
         except OSError as error:  # a full disk, a quota, no descriptors, an I/O error: the run goes on in any case
             self.failure = error.strerror or str(error)
             return False
 
-    def _write(self, node_index: int, node_name: str, stream: Stream, offset: int, data: memoryview) -> bool:
-        log = self._log(node_index, node_name, stream)
-        offset += self._bases.get((node_index, stream), 0)
+    def _write(self, node_index: int, node_name: str, stream: Stream, offset: int, data: bytes) -> bool:
+        key = (node_index, stream)
+        log = self._open.get(key)
+        if log is None:
+            log = self._log(key, node_name)
+        else:
+            self._open.move_to_end(key)
+        offset += self._bases.get(key, 0)
         skip = max(0, log.end - offset)
         if skip >= len(data) and data:
             return True
@@ -180,31 +189,28 @@ class LogWriter:
                 raise DecodeError(f"output {gap} bytes behind what came before")
             self._gaps[node_index] += gap
             log.end = offset
-        self._index(node_index, node_name, stream, log.end)
-        self._append(node_index, stream, log, data[skip:])
+        if stream.kind == RANK_LOG:
+            self._index(key, node_name, log.end)
+        self._append(key, log, data[skip:] if skip else data)
         return True
 
-    def _append(self, node_index: int, stream: Stream, log: _Log, rest: memoryview) -> None:
+    def _append(self, key: tuple[int, Stream], log: _Log, data: bytes) -> None:
+        written = 0
         try:
-            while rest:
-                written = os.pwrite(log.fd, rest, log.end)
-                log.end += written
-                rest = rest[written:]
+            written = os.pwrite(log.fd, data, log.end)
+            while written < len(data):
+                written += os.pwrite(log.fd, memoryview(data)[written:], log.end + written)
         finally:
+            log.end += written
+            node_index, stream = key
             self.ends.setdefault(node_index, {})[stream] = log.end
-            base = self._bases.get((node_index, stream), 0)
-            self._fresh.setdefault(node_index, {})[stream_key(stream)] = log.end - base
+            self._fresh.setdefault(node_index, set()).add(stream)
 
-    def _log(self, node_index: int, node_name: str, stream: Stream) -> _Log:
-        key = (node_index, stream)
-        log = self._open.get(key)
-        if log is not None:
-            self._open.move_to_end(key)
-            return log
-        path = self._run.log_path(node_index, node_name, *stream)
-        if self._attempts is not None:
-            self._attempts.add(attempt_of(path))
-        fd = _open(path)
+    def _log(self, key: tuple[int, Stream], node_name: str) -> _Log:
+        node_index, stream = key
+        if self._attempts is not None and stream.kind in IN_LOGS:
+            self._attempts.add(stream.attempt)
+        fd = _open(self._run.log_file(node_index, node_name, *stream))
         end = self.ends.get(node_index, {}).get(stream)
         log = _Log(fd, os.fstat(fd).st_size if end is None else end)
         if node_index in self._newcomers and stream.kind in SHARED and key not in self._bases:
@@ -214,16 +220,25 @@ class LogWriter:
             os.close(self._open.popitem(last=False)[1].fd)
         return log
 
-    def _index(self, node_index: int, node_name: str, stream: Stream, offset: int) -> None:
-        """Note when which byte arrived, at most once a second: `logs --since` reads it."""
-        if stream.kind != RANK_LOG:
-            return
+    def _index(self, key: tuple[int, Stream], node_name: str, offset: int) -> None:
+        """Note when which byte arrived, at most once a second: `logs --since` reads it.
+
+        The first piece is noted with the second: most ranks of a large run print once and are quiet for long.
+        """
         now = time.time()
-        key = (node_index, stream)
-        if 0 <= now - self._indexed.get(key, 0.0) < EVERY:
+        if offset == 0:
+            self._arrived[key] = now
             return
-        self._indexed[key] = now
-        note(self._run.log_path(node_index, node_name, *stream), now, offset)
+        arrivals = []
+        if key in self._arrived:
+            self._indexed[key] = self._arrived.pop(key)
+            arrivals.append((self._indexed[key], 0))
+        if not 0 <= now - self._indexed.get(key, 0.0) < EVERY:
+            self._indexed[key] = now
+            arrivals.append((now, offset))
+        if arrivals:
+            log = self._run.log_file(key[0], node_name, *key[1])
+            note(Path(log.removesuffix(".log") + ".idx"), *arrivals)
 
     def begin_anew(self, node_index: int, node_name: str) -> None:
         """Go on with another agent of a node: what it sends of a file that is there comes after what is in it."""
@@ -295,7 +310,9 @@ class LogWriter:
 
     def fresh_sizes(self, node_index: int) -> dict[str, int]:
         """Sizes of the streams that have grown since the last call."""
-        return self._fresh.pop(node_index, {})
+        ends = self.ends.get(node_index, {})
+        fresh = self._fresh.pop(node_index, ())
+        return {stream_key(stream): ends[stream] - self._bases.get((node_index, stream), 0) for stream in fresh}
 
     def close(self) -> None:
         """Close all files."""
@@ -304,12 +321,12 @@ class LogWriter:
         self._open.clear()
 
 
-def _open(path: Path) -> int:
+def _open(path: str) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         return os.open(path, flags, 0o600)
     except FileNotFoundError:  # the first of its folder
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         return os.open(path, flags, 0o600)
 
 

@@ -40,7 +40,9 @@ def save(run: RunDirectory, saved: PreflightDocument) -> None:
     """Write it into a run directory; on a full disk it is left out."""
     evidence = run.path / "evidence"
     evidence.mkdir(mode=0o700, exist_ok=True)
-    RunDirectory(evidence).write_document(NAME, encode(saved))
+    document = encode(saved._replace(nodes={}))
+    del document["nodes"]
+    RunDirectory(evidence).write_large(NAME, document, "nodes", saved.nodes)
 
 
 def read(path: Path) -> PreflightDocument:
