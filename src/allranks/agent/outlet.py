@@ -281,6 +281,7 @@ def spool_names(directory: str) -> Set[str]:
     return {entry.rsplit(".", 1)[0] for entry in names_in(directory)}
 
 
+FILES_EVERY = 0.1  # seconds between two looks at files that others write, each of which costs a call of the system
 LONGEST_NAME = 64
 MOST_RANK = 0xFFFFFFFF  # a frame's head has 32 bits for a rank,
 MOST_ATTEMPT = 0xFFFF  # and 16 for an attempt
@@ -367,6 +368,7 @@ class Outlet:
         self._sent: Dict[Stream, int] = {}
         self._have: Dict[str, int] = {}
         self._reported_drops: Dict[Stream, int] = {}
+        self._files_due = 0.0
 
     def add_spool(self, stream: Stream) -> Spool:
         """Make the spool of a rank's output, or take it over."""
@@ -413,11 +415,17 @@ class Outlet:
             if size is not None:
                 source.acknowledge(size)
 
-    def fill(self, room: int) -> Tuple[List[bytes], int]:
-        """Return the pieces of frames with about `room` bytes of output, and how many; all streams take turns."""
+    def fill(self, room: int, now: float = 0.0) -> Tuple[List[bytes], int]:
+        """Return the pieces of frames with about `room` bytes of output, and how many; all streams take turns.
+
+        `now` in seconds of a monotonic clock: while ranks print without a pause, files are looked at now and then.
+        """
         parts: List[bytes] = []
         used = 0
-        waiting = [stream for stream, source in self._sources.items() if source.end > self._sent[stream]]
+        waiting = self._waiting(Spool)
+        if not waiting or now >= self._files_due:
+            self._files_due = now + FILES_EVERY
+            waiting += self._waiting(_File)
         while waiting and used < room:
             still_waiting = []
             for stream in waiting:
@@ -435,10 +443,15 @@ class Outlet:
             waiting = still_waiting
         return parts, used
 
+    def _waiting(self, kind: type) -> List[Stream]:
+        """List the streams of a kind of source of which there is more than was sent."""
+        sent = self._sent
+        return [s for s, source in self._sources.items() if isinstance(source, kind) and source.end > sent[s]]
+
     @property
     def drained(self) -> bool:
         """True when everything there is has been put into frames."""
-        return all(source.end <= self._sent[stream] for stream, source in self._sources.items())
+        return not self._waiting(Spool) and not self._waiting(_File)
 
     def new_drops(self) -> List[DroppedMessage]:
         """List streams of which more was dropped since the last call, or since a controller connected."""
@@ -453,7 +466,7 @@ class Outlet:
         """Queue what the controller does not have yet, as far as a connection has room for it."""
         if link.room <= 0:
             return
-        frames, size = self.fill(link.room)
+        frames, size = self.fill(link.room, now)
         if size:
             link.send_output(frames, size, now)
         for drop in self.new_drops():

@@ -241,7 +241,9 @@ class Controller:
         self._act(self.gang.handle(stamped, time.monotonic(), time.time()))
         if self.roster.state is not before:
             self.recording.is_changed = True
-            self._write_status()
+            self._next.pop("status", None)
+            if self.roster.world_size <= RANKS_A_SECOND:
+                self._write_status()
 
     def stop(self, reason: str, grace: float) -> None:
         """End the run with `grace` seconds for the ranks."""

@@ -17,7 +17,7 @@ BEFORE = 640  # bytes of a line before a literal that are looked at: bars are dr
 AFTER = 320
 TRIES = 6  # places of one literal in a piece that are looked at
 LOOKED_AT = 16 << 10  # bytes at the end of a piece in which a source is looked for
-FRUITLESS = 50  # looks for a source that found nothing, until the next one waits PAUSE seconds
+FRUITLESS = 10  # looks for a source that found nothing, until the next one waits PAUSE seconds
 PAUSE = 0.1
 LONGEST_PAUSE = 0.8
 KEPT = 1 << 10  # bytes at the end of a piece that the next one may continue
@@ -218,7 +218,7 @@ class StepFinder:
         return self._look_for_source(piece, at, t)
 
     def _read_epoch(self, piece: bytes) -> None:
-        place = piece.rfind(b"poch")
+        place = piece.rfind(b"poch", max(0, len(piece) - LOOKED_AT))
         if place >= 0:
             match = _EPOCH.search(piece, max(0, place - 1), place + 40)
             if match is not None:

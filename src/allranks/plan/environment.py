@@ -262,7 +262,8 @@ def _names_of_allranks(launch: NodeLaunch) -> dict[str, str]:
 
 def _trackers(environment: Mapping[str, str], run: str) -> dict[str, str]:
     """Give trackers that are in use the name of the run; what the user set stays."""
-    used = [names for prefix, names in TRACKERS.items() if any(name.startswith(prefix) for name in environment)]
+    present = "\n".join(["", *environment])
+    used = [names for prefix, names in TRACKERS.items() if f"\n{prefix}" in present]
     return {name: run for names in used for name in names if name not in environment}
 
 

@@ -42,12 +42,18 @@ LISTED = 8  # nodes in evidence, values in a sentence
 
 
 def collected(facts_by_node: Nodes, check: str, kind: Type[Kind]) -> Dict[str, Kind]:
-    """Decode what a check collected, without the nodes where it is absent or empty. Raise DecodeError."""
+    """Decode what a check collected, without the nodes where it is absent or empty. Raise DecodeError.
+
+    What nodes have alike is one object, and is decoded once.
+    """
     values = {}
+    decoded: Dict[int, Kind] = {}
     for node, facts in facts_by_node.items():
         value = facts.get(check)
         if value and not facts.error(check):
-            values[node] = decode(kind, value)
+            if id(value) not in decoded:
+                decoded[id(value)] = decode(kind, value)
+            values[node] = decoded[id(value)]
     return values
 
 

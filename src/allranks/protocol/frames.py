@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from itertools import islice
-from typing import Deque, Iterable, List, Union
+from typing import Deque, Iterable, List, Tuple, Union
 
 from .jsontext import JsonObject, read_object, write_json
 from .records import NamedTuple
@@ -137,29 +137,38 @@ class Decoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> List[Frame]:
-        """Add bytes; return the frames that are complete now."""
+    def feed(self, data: Union[bytes, memoryview]) -> List[Frame]:
+        """Add bytes; return the frames that are complete now. `data` may be written over afterwards."""
+        if not self._buffer:
+            frames, used = _frames_of(memoryview(data))
+            self._buffer += data[used:]
+            return frames
         self._buffer += data
-        frames: List[Frame] = []
-        start = 0
-        with memoryview(self._buffer) as view:  # each frame is copied once
-            while len(view) - start >= _HEAD.size:
-                length, kind = _HEAD.unpack_from(view, start)
-                _check_head(length, kind)
-                end = start + 4 + length
-                if len(view) < end:
-                    break
-                with view[start + _HEAD.size : end] as body:
-                    frames.append(_decode(kind, body))
-                start = end
-        if start:
-            del self._buffer[:start]
+        with memoryview(self._buffer) as view:
+            frames, used = _frames_of(view)
+        del self._buffer[:used]
         return frames
 
     @property
     def pending(self) -> int:
         """Bytes of a frame that is not complete yet."""
         return len(self._buffer)
+
+
+def _frames_of(data: memoryview) -> Tuple[List[Frame], int]:
+    """Give the frames that are complete, each copied once, and how many bytes they take."""
+    frames: List[Frame] = []
+    start = 0
+    while len(data) - start >= _HEAD.size:
+        length, kind = _HEAD.unpack_from(data, start)
+        _check_head(length, kind)
+        end = start + 4 + length
+        if len(data) < end:
+            break
+        with data[start + _HEAD.size : end] as body:
+            frames.append(_decode(kind, body))
+        start = end
+    return frames, start
 
 
 def _check_head(length: int, kind: int) -> None:
