@@ -574,7 +574,7 @@ def may_be_left_out(kind: type, field: str, may_be_none: bool) -> bool:
     return field in _omitted.get(kind, ()) or (may_be_none and kind in _sparse)
 
 
-def encode(value: object) -> Any:
+def encode(value: Any) -> Any:
     """Make the JSON value of a record, or of containers of records."""
     kind = type(value)
     if kind in _PLAIN:

@@ -223,7 +223,9 @@ class RunDirectory:
         whole = {"schema": SCHEMA, **document}
         self._replace(name, [_without_secrets(whole, document_text) if has_texts else document_text(whole)])
 
-    def write_large(self, name: str, document: Document, member: str, objects: Mapping[str, Document]) -> None:
+    def write_large(
+        self, name: str, document: Document, member: str, objects: Mapping[str, Mapping[str, Json]]
+    ) -> None:
         """Replace a JSON document that has a member more, with an object a node: it is written line by line.
 
         What several of the objects have as one value is searched for secrets once.
@@ -496,7 +498,7 @@ def _member_text(value: Json) -> str:
     return json.dumps(value)
 
 
-def _large_text(document: Document, member: str, objects: Mapping[str, Document]) -> Iterator[str]:
+def _large_text(document: Document, member: str, objects: Mapping[str, Mapping[str, Json]]) -> Iterator[str]:
     yield _without_secrets(document, document_text).removesuffix("\n}")
     written: dict[tuple[str, int], str] = {}  # by the name of a part and the part itself, which lives meanwhile
     before = f",\n {json.dumps(member)}: {{\n  "
