@@ -331,14 +331,12 @@ def test_logind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert encode(facts.logind(root)) is None
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     usual = encode(facts.logind(root))
-    assert usual is not None and not usual["KillUserProcesses"] and usual["RemoveIPC"] and not usual["Linger"]
-    put(tmp_path, "etc/systemd/logind.conf", "[Login]\n#KillUserProcesses=yes\n#RemoveIPC=yes\n")
+    assert usual is not None and not usual["KillUserProcesses"]
+    put(tmp_path, "etc/systemd/logind.conf", "[Login]\n#KillUserProcesses=yes\n")
     assert encode(facts.logind(root))["KillUserProcesses"]
     put(tmp_path, "usr/lib/systemd/logind.conf.d/50.conf", "[Login]\nKillUserProcesses=no\n")
-    put(tmp_path, "etc/systemd/logind.conf.d/60.conf", "[Login]\nRemoveIPC=no\n")
-    put(tmp_path, "var/lib/systemd/linger/ann", "")
     put(tmp_path, "proc/self/cgroup", "0::/user.slice/user-1000.slice/session-4.scope\n")
-    assert facts.logind(root) == LoginFacts(False, False, Linger=True, in_session=True)
+    assert facts.logind(root) == LoginFacts(False, in_session=True)
     put(tmp_path, "etc/systemd/logind.conf.d/50.conf", "KillUserProcesses=yes\nKillExcludeUsers=root ann\n")
     assert not encode(facts.logind(root))["KillUserProcesses"]
 

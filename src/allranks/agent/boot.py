@@ -22,16 +22,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
 
 from allranks.protocol.codec import decode, encode
-from allranks.protocol.facts import LoginFacts
 from allranks.protocol.frames import NODE_LOG, Stream
 from allranks.protocol.header import AgentHeader, DialHeader, FetchHeader, SweepHeader, pack_header, read_header
 from allranks.protocol.jsontext import JsonObject, read_json, read_object, write_json
 from allranks.protocol.messages import MOST_ANSWER, DialledMessage, FaultMessage, Message, pack_message
 from allranks.protocol.node_names import RUN_TAG, NodeFiles
-from allranks.protocol.records import NamedTuple
 
 from . import node_directory as nodedir
-from .files import find_program, open_left, write_all
+from .files import open_left, write_all
 from .journal import read_journal
 from .link import log_traceback, want
 from .node_check import logind
@@ -58,7 +56,7 @@ BUFFER = 1 << 20
 PIPE = 256 << 10  # bytes between this process and sshd
 F_SETPIPE_SZ = 1031  # fcntl(2); `fcntl` has the name since Python 3.10
 MOST_HEADER = 8 << 20
-ARCHIVE_LINE = "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allranks.agent import boot; boot.%s()"
+ARCHIVE_LINE = "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allranks.agent import boot; boot.enter()"
 FILES = 24  # 13 that stay open with one rank, and what the check of the node takes; with 16 parts of it failed
 
 
@@ -67,15 +65,6 @@ class TooFewFiles(Exception):
 
 
 Files = Dict[str, bytes]
-
-
-class ScopeOrder(NamedTuple):
-    """What the supervisor in a scope of its own is started with; `listener` is a descriptor that it inherits."""
-
-    header: AgentHeader
-    directory: str
-    listener: int
-    log: str
 
 
 def main(value: JsonObject, files: Files) -> None:
@@ -155,11 +144,10 @@ def _start(header: AgentHeader, files: Files) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(names.orders)
     listener.listen(8)
-    if not (needs_scope(logind()) and _leave_in_scope(header, directory, listener, names.log)):
-        daemon = os.fork()
-        if daemon == 0:
-            _leave(header, directory, listener, names.log)
-        os.waitpid(daemon, 0)
+    daemon = os.fork()
+    if daemon == 0:
+        _leave(header, directory, listener, names.log)
+    os.waitpid(daemon, 0)
     listener.close()
     _relay(names.orders)
 
@@ -249,7 +237,7 @@ def _start_relay(archive: int, files: Files, header: Union[AgentHeader, FetchHea
     import subprocess  # late: 2 ms that most starts do without
 
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", ARCHIVE_LINE % (archive, "enter")],
+        [sys.executable, "-I", "-S", "-c", ARCHIVE_LINE % archive],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=(archive,),
@@ -261,57 +249,6 @@ def _start_relay(archive: int, files: Files, header: Union[AgentHeader, FetchHea
     for part in pack_header(header, files):
         write_all(child.stdin.fileno(), part)
     return child
-
-
-def needs_scope(login: Optional[LoginFacts]) -> bool:
-    """Tell whether logind would end the agent with the ssh session, and a lingering user can keep it elsewhere."""
-    if login is None or not (login.KillUserProcesses and login.in_session and login.Linger):
-        return False
-    return find_program("systemd-run") is not None and bool(os.environ.get("XDG_RUNTIME_DIR"))
-
-
-def _leave_in_scope(header: AgentHeader, directory: str, listener: socket.socket, log: str) -> bool:
-    """Start supervisor and agent in a scope of the user's own service manager; False where that failed."""
-    import subprocess  # late: 2 ms that most starts do without
-
-    archive = os.open(sys.path[0], os.O_RDONLY)  # this program's zip
-    line = ARCHIVE_LINE % (archive, "scoped")
-    words = ["systemd-run", "--user", "--scope", "--quiet", "--collect", sys.executable, "-I", "-S", "-c", line]
-    read_end, write_end = os.pipe()
-    order = ScopeOrder(header, directory, listener.fileno(), log)
-    out = open_left(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    child = subprocess.Popen(
-        words,
-        stdin=subprocess.PIPE,
-        stdout=out,
-        stderr=out,
-        start_new_session=True,
-        preexec_fn=_ignore_user_signals,
-        pass_fds=(archive, listener.fileno(), write_end),
-        env={**os.environ, "ALLRANKS_READY": str(write_end)},
-    )
-    for fd in (write_end, out, archive):
-        os.close(fd)
-    assert child.stdin is not None
-    child.stdin.write(write_json(encode(order)))
-    child.stdin.close()
-    ready = os.read(read_end, 1) == b"1"
-    os.close(read_end)
-    return ready
-
-
-def scoped() -> None:
-    """In the scope: becomes the supervisor. Its order comes over standard input."""
-    survive_user_signals()
-    raise_limits()
-    order = decode(ScopeOrder, read_json(sys.stdin.read()))
-    ready = int(os.environ.pop("ALLRANKS_READY"))
-    listener = socket.socket(fileno=order.listener)
-    listener.set_inheritable(False)
-    _detach_output(order.log)
-    os.write(ready, b"1")
-    os.close(ready)
-    _supervise(order.header, order.directory, listener)
 
 
 def _leave(header: AgentHeader, directory: str, listener: socket.socket, log: str) -> None:

@@ -269,7 +269,7 @@ def logind(root: str = "/") -> Optional[LoginFacts]:
     """
     if not os.path.isdir(os.path.join(root, "run/systemd/system")):
         return None
-    values = {"KillUserProcesses": "no", "RemoveIPC": "yes", "KillExcludeUsers": "root", "KillOnlyUsers": ""}
+    values = {"KillUserProcesses": "no", "KillExcludeUsers": "root", "KillOnlyUsers": ""}
     for path in _logind_files(root):
         for line in read_text(path).splitlines():
             key, sign, value = line.strip().partition("=")
@@ -280,16 +280,11 @@ def logind(root: str = "/") -> Optional[LoginFacts]:
             if sign and key in values and (value.strip() or not is_default):
                 values[key] = value.strip()
     user = _user()
-    kills = _is_on(values["KillUserProcesses"])
+    kills = values["KillUserProcesses"].lower() in ("yes", "true", "1", "on")
     only = values["KillOnlyUsers"].split()
     kills = kills and user not in values["KillExcludeUsers"].split() and (not only or user in only)
-    linger = os.path.exists(os.path.join(root, "var/lib/systemd/linger", user))
     in_session = "session-" in read_text(os.path.join(root, "proc/self/cgroup"))
-    return LoginFacts(kills, _is_on(values["RemoveIPC"]), linger, in_session)
-
-
-def _is_on(value: str) -> bool:
-    return value.lower() in ("yes", "true", "1", "on")
+    return LoginFacts(kills, in_session)
 
 
 def _logind_files(root: str) -> List[str]:

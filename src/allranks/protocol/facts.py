@@ -196,6 +196,4 @@ class LoginFacts(NamedTuple):
     """What systemd-logind does to this user's processes when a session ends (names of logind.conf(5))."""
 
     KillUserProcesses: bool = False
-    RemoveIPC: bool = False
-    Linger: bool = False
     in_session: bool = True

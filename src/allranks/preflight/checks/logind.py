@@ -22,5 +22,5 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         user = facts_by_node[kills[0]].identity.user or "$USER"
         message = f"logind on {who(kills, 'ends', 'end')} all processes of a session with "
         message += "it (KillUserProcesses=yes): there the ssh connection is the lease"
-        remedy = f"sudo loginctl enable-linger {user}, or KillExcludeUsers=root {user} in /etc/systemd/logind.conf"
+        remedy = f"add KillExcludeUsers=root {user} to /etc/systemd/logind.conf"
         yield warn(ID, kills, message, remedy)
