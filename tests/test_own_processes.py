@@ -40,7 +40,6 @@ ACCEPTS = {
 WRITES = {
     "agent/boot.py": "a node directory that has just been made",
     "agent/bounded_commands.py": "tempfile",
-    "agent/cgroups.py": "the control group's own file of the kernel",
     "agent/files.py": "`open_left` itself",
     "agent/import_records.py": "O_EXCL and O_NOFOLLOW",
     "agent/node_directory.py": "O_EXCL, in a directory of this user's",

@@ -56,7 +56,6 @@ from allranks.protocol.orders import (
 )
 
 from .attempt import END_SECONDS, RankAttempt
-from .cgroups import join_own
 from .controller_session import ControllerSession, Taken, on
 from .door import Door
 from .forked_tasks import Tasks
@@ -158,9 +157,6 @@ class Agent:
         self._journal = Journal(node_dir)
         self._outlet = Outlet(NodeFiles(node_dir).spool)
         self._outlet.add_file(Stream(NODE_LOG, 0, 0), NodeFiles(node_dir).log)
-        self._group: Optional[str] = None
-        if not header.engine:  # which finds its processes by a group of its own: nothing is taken out of it
-            self._group = join_own("allranks-" + header.run_tag.replace("/", "-"))
         self._selector = selectors.DefaultSelector()
         self._session = ControllerSession(self._selector, self._outlet, self, header.lease)
         self._door = Door(listener, self._selector, self._session.take_over)
@@ -168,7 +164,7 @@ class Agent:
             supervisor, self._selector, self._note, self._end_by_defect, self._supervisor_lost
         )
         self._tasks = Tasks(self._selector, self._tell)
-        node = ThisNode(header, node_dir, self._group, self._selector, self._outlet, self._tasks, tell=self._tell)
+        node = ThisNode(header, node_dir, self._selector, self._outlet, self._tasks, tell=self._tell)
         self._readiness = Readiness(node)
         self._ranks = Ranks(node, self._readiness, self._supervisor)
         self._samples = NodeSamples(node, self._ranks)
@@ -281,7 +277,7 @@ class Agent:
         if attempt is not None:
             ends_by = max(ends_by, attempt.next_deadline() or 0.0)
         patience = max(session.lease, LEAST_PATIENCE)
-        return AgentNote(self._group, patience=patience, ends_by=ends_by + ENDING_SECONDS)
+        return AgentNote(patience=patience, ends_by=ends_by + ENDING_SECONDS)
 
     def _check_lease(self, now: float) -> None:
         session = self._session

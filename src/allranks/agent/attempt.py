@@ -22,7 +22,6 @@ from allranks.protocol.node_names import BIND, NodeFiles
 from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import RemainingProcess
 
-from .cgroups import members
 from .files import open_left, read_left, read_text
 from .forking import Forking
 from .processes import (
@@ -247,8 +246,7 @@ class RankAttempt:
         """All but the template: what imports for the next attempt does not belong to this one."""
         kept = self._forking.process
         pid = kept.pid if kept is not None else 0
-        node = self._node
-        return [process for process in everything(node.header.run_tag, members(node.group)) if process.pid != pid]
+        return [process for process in everything(self._node.header.run_tag) if process.pid != pid]
 
     def running(self) -> List[Rank]:
         """Ranks whose main process has not ended."""

@@ -111,16 +111,9 @@ def prctl(option: int, value: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def everything(run_tag: str, group: List[int]) -> List[Process]:
-    """All of a run below this process: by lineage, by run tag, by control group; never this process."""
-    members = {process.pid: process for process in below_this_process(group) + tagged(run_tag)}
-    members.pop(os.getpid(), None)
-    return list(members.values())
-
-
-def below_this_process(group: List[int]) -> List[Process]:
-    """All below this process by lineage and by control group: no other process of the machine is looked at."""
-    members = {process.pid: process for process in descendants([os.getpid()]) + read_processes(group)}
+def everything(run_tag: str) -> List[Process]:
+    """All of a run but this process: what is below it, and what carries the run tag."""
+    members = {process.pid: process for process in descendants([os.getpid()]) + tagged(run_tag)}
     members.pop(os.getpid(), None)
     return list(members.values())
 

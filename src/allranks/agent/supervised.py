@@ -27,7 +27,6 @@ class AgentNote(NamedTuple):
     Times are seconds of CLOCK_MONOTONIC, which both have.
     """
 
-    group: Optional[str] = None  # the control group of its ranks
     rank: Optional[int] = None
     attempt: Optional[int] = None
     patience: float = 0.0  # seconds in which another note comes, while the agent's loop runs

@@ -20,8 +20,6 @@ from allranks.protocol.messages import DrainedMessage, EndedMessage, HelloMessag
 from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import EndOrder, HelloOrder, ReleaseOrder
 
-from .cgroups import members
-from .cgroups import remove as remove_group
 from .controller_session import ControllerSession, Taken, on
 from .door import Door
 from .journal import AgentDeath, Journal, Past, read_journal
@@ -31,8 +29,8 @@ from .outlet import Outlet
 from .processes import (
     PR_SET_CHILD_SUBREAPER,
     Process,
-    below_this_process,
     clear_wake,
+    descendants,
     end_all,
     everything,
     prctl,
@@ -94,7 +92,7 @@ class AgentWatch:
 
 
 class Supervisor:
-    """Waits for one agent. `link` is a socket pair to it: the control group and the pipes' read ends come over it."""
+    """Waits for one agent. `link` is a socket pair to it: the pipes' read ends come over it."""
 
     def __init__(
         self, header: AgentHeader, node_dir: str, listener: socket.socket, agent: int, link: socket.socket
@@ -104,7 +102,6 @@ class Supervisor:
         self._listener = listener
         self._agent = agent
         self._link = link
-        self._group: Optional[str] = None
         self._pipes: Dict[Stream, int] = {}
         self._watch = AgentWatch(header.lease, time.monotonic())
         self._next_sample = time.monotonic() + TICK
@@ -123,7 +120,6 @@ class Supervisor:
         left = end_all(self._below, reap_children, END_SECONDS)
         if how != "released":
             left = end_all(self._everything, reap_children, END_SECONDS)
-        remove_group(self._group)
         if how == "released":
             remove(self._dir)
         elif how != "lease-over":
@@ -186,7 +182,6 @@ class Supervisor:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                     fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
             note = read_note(data)
-            self._group = note.group
             self._watch.beats(note)
             for fd in fds:
                 os.set_inheritable(fd, False)
@@ -201,13 +196,10 @@ class Supervisor:
 
     def _below(self) -> List[Process]:
         """List what a released agent has left: it has looked for its run tag on the whole machine."""
-        return below_this_process(self._members())
+        return descendants([os.getpid()])
 
     def _everything(self) -> List[Process]:
-        return everything(self._header.run_tag, self._members())
-
-    def _members(self) -> List[int]:
-        return [pid for pid in members(self._group) if pid != self._agent]
+        return everything(self._header.run_tag)
 
     def _after_death(self, how: str, left: List[Process]) -> None:
         """Drain the pipes, note the agent's death, and serve whoever comes until the lease is over."""

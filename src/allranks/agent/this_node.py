@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import selectors
-from typing import Callable, Optional
+from typing import Callable
 
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.messages import Message
@@ -14,14 +14,10 @@ from .outlet import Outlet
 
 
 class ThisNode(NamedTuple):
-    """This node in this run. `group` is the control group of its ranks, where they have one of their own.
-
-    `tell` takes messages for the controller, and for the journal what is read again.
-    """
+    """This node in this run. `tell` takes messages for the controller, and for the journal what is read again."""
 
     header: AgentHeader
     directory: str
-    group: Optional[str]
     selector: selectors.BaseSelector
     outlet: Outlet
     tasks: Tasks
