@@ -11,7 +11,6 @@ import subprocess
 import sys
 import sysconfig
 import time
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ import pytest
 from tests.agent.test_runner import RUNNER
 from tests.hosts.waiting import wait_until
 
-from allranks.agent.native import position
+from allranks.agent.native import system_call
 from allranks.agent.processes import Process, read_process
-from allranks.agent.sample import MOVED, STACKS_SIGNAL, dump, helper_thread, sample
+from allranks.agent.sample import helper_thread, sample
 from allranks.diagnose.hangs.doing import ActivityKind, doing, read_sample
 from allranks.protocol.node_names import NodeFiles
 
@@ -99,7 +98,7 @@ class Rank:
         assert process is not None
         self.process: Process = process
         waits = words[0] == "snooze"
-        wait_until(lambda: bool(position(process.pid).call) == waits, 60, "in the C function")
+        wait_until(lambda: bool(system_call(process.pid)) == waits, 60, "in the C function")
 
     def look(self, word: str, signalled: frozenset[int] = frozenset()) -> dict[str, Any]:
         samples = sample({0: self.process}, str(self.place), word, signalled)
@@ -161,7 +160,7 @@ def test_without_py_spy_the_helper_thread_takes_the_stack(start: Any, no_py_spy:
     assert found.why == "not answering, in native code: clock_nanosleep"
     for _ in range(3):
         rank.look("dump")
-    assert second["sent"] == [] and "moved" not in second and rank.is_undisturbed()
+    assert second["sent"] == [] and rank.is_undisturbed()
 
 
 def test_native_code_that_computes_is_busy(start: Any) -> None:
@@ -174,72 +173,24 @@ def test_native_code_that_computes_is_busy(start: Any) -> None:
     assert rank.is_undisturbed()
 
 
-def test_the_process_itself_is_signalled_last_and_once_and_told_of(start: Any, no_py_spy: None) -> None:
+def test_the_process_itself_is_signalled_last_and_once(start: Any, no_py_spy: None) -> None:
     rank = start("snooze")
     assert "text" not in rank.look("look") and rank.is_undisturbed()
     assert "text" not in rank.look("dump", frozenset({0})) and rank.is_undisturbed(), "it had its signal"
     found = rank.look("dump")
-    assert (found["sent"], found["moved"]) == ([0], "clock_nanosleep")
-    assert read_sample(0, found).moved == "clock_nanosleep" and "in step" in found["text"]
+    assert found["sent"] == [0] and "in step" in found["text"]
     assert rank.popen.stdout is not None and rank.popen.stdout.readline().startswith("left ")
-
-
-def test_all_ranks_that_were_signalled_are_given_the_time_to_move_at_once(
-    tmp_path: Path, no_py_spy: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node has many ranks, and a sample has 20 s."""
-    slept: list[float] = []
-    monkeypatch.setattr("allranks.agent.sample.time", types.SimpleNamespace(**{**vars(time), "sleep": slept.append}))
-    script = "import faulthandler, time; faulthandler.register({}, open({!r}, 'a')); print(1, flush=True); {}"
-    ranks = {}
-    children = []
-    for number in range(4):
-        program = script.format(int(STACKS_SIGNAL), NodeFiles(str(tmp_path)).stacks(number), "time.sleep(600)")
-        words = [sys.executable, "-c", program]
-        children.append(subprocess.Popen(words, stdout=subprocess.PIPE))
-        assert children[-1].stdout.readline() == b"1\n"
-        ranks[number] = read_process(children[-1].pid)
-        wait_until(lambda pid=children[-1].pid: position(pid).call, 60, "asleep")
-    try:
-        stacks = dump(ranks, str(tmp_path), frozenset())
-        assert all(one.signalled and not one.moved for one in stacks.values())
-        assert slept.count(MOVED) == 1
-    finally:
-        for child in children:
-            child.kill()
-            child.communicate()
-
-
-@pytest.mark.parametrize("call", ["time.sleep(600)", "select.poll().poll(600_000)", "input()"])
-def test_a_python_program_does_not_move_by_it(tmp_path: Path, no_py_spy: None, call: str) -> None:
-    """Python goes on with its own calls after a signal (PEP 475): nothing is said."""
-    script = tmp_path / "train.py"
-    script.write_text(f"import select, time\nprint('going', flush=True)\n{call}\n")
-    environment = {**os.environ, "ALLRANKS_STACKS_FILE": NodeFiles(str(tmp_path)).stacks(0)}
-    popen = subprocess.Popen(
-        [sys.executable, str(RUNNER), str(script)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        assert popen.stdout is not None and popen.stdout.readline() == b"going\n"
-        process = read_process(popen.pid)
-        assert process is not None
-        wait_until(lambda: position(popen.pid).call, 60, "asleep")
-        found = dump({0: process}, str(tmp_path), frozenset())[0]
-        assert "train.py" in found.text and not found.moved, found
-    finally:
-        popen.kill()
-        popen.communicate()
 
 
 def test_what_cannot_be_read_is_left_out() -> None:
     """Of a process that is gone, and of one that runs in Python alone."""
-    assert position(2**22 - 3).call == ""
+    assert system_call(2**22 - 3) == ""
     libc = ctypes.CDLL(None)
     child = os.fork()
     if child == 0:
         libc.pause()
     try:
-        wait_until(lambda: position(child).call == "pause", 60, "paused")
+        wait_until(lambda: system_call(child) == "pause", 60, "paused")
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -137,23 +137,6 @@ def test_report_goes_on() -> None:
     assert drive.roster.state is State.RUNNING
 
 
-def test_a_program_that_moves_because_it_was_looked_at_is_no_hang() -> None:
-    """The signal for its stack ended a call of native code; its answer may come after its first output."""
-    drive = Hang()
-    moved = {"h1": {**LOADS, "moved": "clock_nanosleep"}}
-    assert drive.looked(moved, h0=WAITS, h1=LOADS, h2=WAITS) == ["note"] and drive.hang is None
-    (finding,) = drive.said("finding")
-    assert finding["message"] == (
-        "rank 1 on h1 went on because allranks looked at it: the signal for its stack ended its clock_nanosleep early"
-    )
-    assert drive.quiet(59) == [] and drive.roster.state is State.RUNNING
-    drive.quiet(60)
-    drive.since = drive.now
-    assert drive.quiet(0.1) == ["note"]
-    drive.answer(h1={**LOADS, "moved": "poll"})
-    assert "its poll early" in drive.said("finding")[-1]["message"]
-
-
 def test_a_node_that_does_not_answer_does_not_stop_the_looks() -> None:
     drive = Hang()
     drive.quiet(60)

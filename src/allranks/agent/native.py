@@ -1,7 +1,6 @@
 """What a process does below Python, read from /proc and by py-spy: no signal is sent, and nothing is written to it.
 
-The main thread's system call with its stack and instruction pointers is in /proc/PID/syscall (proc(5)), which who may
-attach to the process may read (ptrace(2), PTRACE_MODE_ATTACH_FSCREDS).
+The main thread's system call is in /proc/PID/syscall (proc(5)), which who may attach to the process may read.
 """
 
 from __future__ import annotations
@@ -64,25 +63,12 @@ ENDED_BY_STOP = ("epoll_wait", "epoll_pwait", "semtimedop", "rt_sigtimedwait")
 TEXT_LIMIT = 64 << 10
 
 
-class Position(NamedTuple):
-    """Where a thread stands in the kernel: equal twice, it has not moved. `call` is empty while it runs, or where it
-    may not be read. The arguments do not count: who calls again after a signal gives the time that is left."""
-
-    call: str
-    stack: int
-    instruction: int
-
-
-def position(pid: int) -> Position:
-    """Return the position of the main thread."""
+def system_call(pid: int) -> str:
+    """Name the system call that the main thread is in; empty while it runs, or where it may not be read."""
     words = read_text("/proc/%d/task/%d/syscall" % (pid, pid)).split()
-    if len(words) < 3 or not words[0].lstrip("-").isdecimal():
-        return Position("", 0, 0)
-    number = int(words[0])
-    name = ""
-    if number >= 0:
-        name = CALLS.get(os.uname().machine, {}).get(number, "system call %d" % number)
-    return Position(name, int(words[-2], 16), int(words[-1], 16))
+    if len(words) < 3 or not words[0].isdecimal():
+        return ""
+    return CALLS.get(os.uname().machine, {}).get(int(words[0]), "system call " + words[0])
 
 
 class NativeStacks(NamedTuple):

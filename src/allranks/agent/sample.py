@@ -22,7 +22,7 @@ from allranks.protocol.samples import StackSample
 from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest
 from .files import append, names_in, open_left, read_link, read_text, size_of
 from .forked_tasks import Samples
-from .native import ENDED_BY_STOP, position, py_spy
+from .native import ENDED_BY_STOP, py_spy, system_call
 from .observing import STACKS_SIGNAL, catches
 from .processes import Process, read_process, send_signal, signal_mask, stat_fields, variable_of
 from .sockets import connections
@@ -176,7 +176,7 @@ def _signal_blind(
 ) -> None:
     blind = {rank: ranks[rank] for rank, one in samples.items() if not one.text and not one.state}
     for rank, stack in dump(blind, node_dir, signalled).items():
-        one = samples[rank]._replace(signalled=stack.signalled, moved=stack.moved)
+        one = samples[rank]._replace(signalled=stack.signalled)
         if stack.error:
             samples[rank] = one._replace(error=stack.error)
         else:
@@ -194,7 +194,7 @@ def from_outside(process: Process, silent: bool, last: bool, deadline: float) ->
         return StackSample(error="no stack: the process is in state %s" % state, state=state)
     one = StackSample()
     if silent:
-        one = one._replace(silent=True, syscall=position(process.pid).call)
+        one = one._replace(silent=True, syscall=system_call(process.pid))
     native = silent and last and one.syscall not in ENDED_BY_STOP
     stacks = py_spy(process.pid, native, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
     if native and stacks.error:
@@ -236,10 +236,9 @@ def _file_in_read(pid: int) -> str:
 # The runner's handler (faulthandler, C) writes the stacks of all threads. Sent to the process, the signal runs it in
 # the main thread, and a C function that sleeps or polls there returns early (EINTR): the program goes on otherwise than
 # without us. So it goes to the thread of the runner that answers questions, which sleeps (agent/runner_recorder.py);
-# only where there is none, to the process, once, and it is said if the program moved by it.
+# only where there is none, to the process, once.
 
 SECONDS = 2.0  # for the handler to write
-MOVED = 0.2  # seconds after which a program that was interrupted is seen elsewhere
 LIMIT = 64 << 10
 TGKILL = {"x86_64": 234, "aarch64": 131}  # system calls by machine
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}  # the helper does not block these
@@ -256,8 +255,6 @@ def dump(ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]) 
         time.sleep(0.05)
         for one in dumps.values():
             one.check()
-    if any(one.interrupted for one in dumps.values()):
-        time.sleep(MOVED)
     return {rank: one.result() for rank, one in dumps.items()}
 
 
@@ -269,7 +266,6 @@ class _Dump:
         self._path = path
         self._start = size_of(path)
         self._size = -1
-        self._before = position(process.pid)
         self._sent_to_process = False
         self._error = ""
         self.waits = False
@@ -294,16 +290,8 @@ class _Dump:
             self.waits = size == self._start or size != self._size
             self._size = size
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether the signal may have ended a call of the program."""
-        return self._sent_to_process and bool(self._before.call)
-
     def result(self) -> StackSample:
-        moved = ""
-        if self.interrupted and position(self._process.pid) != self._before:
-            moved = self._before.call
-        stack = StackSample(signalled=self._sent_to_process, moved=moved)
+        stack = StackSample(signalled=self._sent_to_process)
         if self._error or self._size <= self._start:
             return stack._replace(error=self._error or "no stack within %g s" % SECONDS)
         text = _tail(self._path, self._start)

@@ -27,7 +27,6 @@ from allranks.protocol.run_facts import HangConcluded, HangNoted, HangSuspected,
 from allranks.protocol.samples import StackSample
 
 from .ending import Ending
-from .remarks import moved_by_look
 from .roster import Roster
 from .states import Action, LooksComing, LookWanted, Quiet, RoleSeen, Send
 
@@ -183,15 +182,15 @@ class HangWatch:
     def on_stacks(self, stamped: Stamped[StacksMessage], now: float) -> list[Action]:
         """One node's answer; an answer that was not waited for is of a late start, or came too late."""
         suspicion = self._wanted or self.suspicion
-        samples = {rank: read_sample(rank, answer) for rank, answer in stamped.fact.ranks.items()}
         if suspicion is not None and stamped.node in suspicion.waiting:
             suspicion.waiting.discard(stamped.node)
+            samples = {rank: read_sample(rank, answer) for rank, answer in stamped.fact.ranks.items()}
             suspicion.samples[-1].update(samples)
             if stamped.fact.ras:
                 suspicion.ras.append(stamped.fact.ras)
             if not suspicion.waiting:
                 self._sample_is_complete(suspicion, now)
-        return self._moved_by_sampling([sample for sample in samples.values() if sample.moved], now)
+        return []
 
     # -- suspicion -----------------------------------------------------------------------------------
 
@@ -262,13 +261,6 @@ class HangWatch:
     def _sample_is_complete(self, suspicion: Suspicion, now: float) -> None:
         suspicion.waiting.clear()
         suspicion.sampled_at.append(now)
-
-    def _moved_by_sampling(self, looks: list[StackSample], now: float) -> list[Action]:
-        """Programs that a signal for their stacks has set going: a sign of life, for a reason of ours."""
-        if not looks:
-            return []
-        self._counted.moved_at = now
-        return [self.roster.add_finding(moved_by_look(looks, self.roster.node_of_rank()))]
 
     # -- conclusion ----------------------------------------------------------------------------------
 

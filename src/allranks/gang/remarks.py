@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from allranks.diagnose.hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES, OddCall
 from allranks.diagnose.words import name_by_node
 from allranks.findings import Finding, Where
 from allranks.plan.ranks import Plan
 from allranks.protocol.messages import LOW_SPACE, RemarkMessage
-from allranks.protocol.samples import StackSample
 from allranks.text import count_of, plural
 
 
@@ -115,16 +114,6 @@ def tree_failed(node: str, path: str, error: str, no_room: bool) -> Finding:
     return Finding(
         "tree-not-shipped", "fail", f"the synced tree is not in {path} on {node}: {error}", remedy, Where(node=node)
     )
-
-
-def moved_by_look(looks: Sequence[StackSample], nodes: Mapping[int, str]) -> Finding:
-    """Return the finding about programs that went on because the signal for their stack ended a call of native code."""
-    first = looks[0]
-    node = nodes.get(first.rank, "")
-    who = f"rank {first.rank} on {node}" + (f" and {len(looks) - 1} more" if len(looks) > 1 else "")
-    message = f"{who} went on because allranks looked at it: the signal for its stack ended its {first.moved} early"
-    remedy = "install py-spy on the nodes (pip install py-spy): stacks are then read without a signal"
-    return Finding("moved-by-look", "warn", message, remedy, Where(node=node or None, rank=first.rank))
 
 
 GONE = "No such file or directory"  # strerror(ENOENT)

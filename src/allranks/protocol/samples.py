@@ -101,7 +101,6 @@ class StackSample(NamedTuple):
     silent: bool = False  # its thread that answers got no turn: something holds the interpreter's lock
     syscall: str = ""  # that its main thread is in, where it was silent
     signalled: bool = False
-    moved: str = ""  # the call that the signal for its stack has ended early
     sockets: Tuple[RankSocket, ...] = ()  # to other machines
 
 
