@@ -101,8 +101,8 @@ class Rank:
         wait_until(lambda: bool(system_call(process.pid)) == waits, 60, "in the C function")
 
     def look(self, word: str, signalled: frozenset[int] = frozenset()) -> dict[str, Any]:
-        samples = sample({0: self.process}, str(self.place), word, signalled)
-        return {**samples.ranks[0], "sent": samples.signalled}
+        look: dict[str, Any] = sample({0: self.process}, str(self.place), word, signalled).ranks[0]
+        return {**look, "sent": [0] if look.get("signalled") else []}
 
     def is_undisturbed(self) -> bool:
         """It runs, and has not come out of the C function."""

@@ -10,7 +10,7 @@ import selectors
 import signal
 import time
 from functools import partial
-from typing import Callable, Dict, Generic, List, NoReturn, Optional, Type, TypeVar
+from typing import Callable, Dict, Generic, NoReturn, Optional, Type, TypeVar
 
 from allranks.protocol.codec import DecodeError, decode, encode
 from allranks.protocol.frames import MAX_JSON
@@ -38,14 +38,6 @@ Answer = TypeVar("Answer", CallTimesMessage, CountersMessage, ProbedMessage, Rea
 
 class Nothing(NamedTuple):
     """The result of a task that is done for what it does."""
-
-
-class Samples(NamedTuple):
-    """The samples of a node as JSON objects by rank, NCCL's word on the whole job, and which ranks were signalled."""
-
-    ranks: Dict[int, JsonObject]
-    ras: Optional[str]
-    signalled: List[int]
 
 
 class FoundRecord(NamedTuple):

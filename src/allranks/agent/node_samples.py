@@ -27,7 +27,7 @@ from allranks.protocol.orders import CallTimesOrder, CountersOrder, ProfileOrder
 
 from .attempt import RankAttempt
 from .files import names_in
-from .forked_tasks import Samples, Work
+from .forked_tasks import Work
 from .link import describe_error, log
 from .processes import Process
 from .ranks import Ranks
@@ -93,7 +93,7 @@ class NodeSamples:
         signalled = attempt.signalled if attempt is not None else set()
         processes = self._ranks.chosen(order.ranks) if order.asked else self._ranks.sampled(order.ranks)
         look = partial(_sample, processes, self._node.directory, order, frozenset(signalled))
-        work = Work("the stack sample", look, Samples, SAMPLE_SECONDS)
+        work = Work("the stack sample", look, StacksMessage, SAMPLE_SECONDS)
         self._node.tasks.answer(work, partial(_stacks, signalled, order.asked))
 
     def on_profile(self, order: ProfileOrder) -> None:
@@ -207,14 +207,16 @@ def _watch_devices(node: ThisNode, processes: Dict[int, Process], every: float) 
     return CounterWatch(node.selector, gpus, every)
 
 
-def _stacks(signalled: Set[int], asked: int, samples: Optional[Samples], error: str) -> Message:
+def _stacks(signalled: Set[int], asked: int, samples: Optional[StacksMessage], error: str) -> Message:
     if samples is None:
         return StacksMessage(error=error, asked=asked)
-    signalled.update(samples.signalled)
-    return StacksMessage(samples.ranks, samples.ras, asked=asked)
+    signalled.update(rank for rank, sample in samples.ranks.items() if sample.get("signalled"))
+    return samples._replace(asked=asked)
 
 
-def _sample(processes: Dict[int, Process], node_dir: str, order: StacksOrder, signalled: FrozenSet[int]) -> Samples:
+def _sample(
+    processes: Dict[int, Process], node_dir: str, order: StacksOrder, signalled: FrozenSet[int]
+) -> StacksMessage:
     from .sample import sample
 
     return sample(processes, node_dir, order.ask, signalled, for_person=order.asked > 0, native=order.native)

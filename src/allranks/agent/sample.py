@@ -16,12 +16,12 @@ from typing import AbstractSet, Dict, Optional, Tuple
 from allranks.protocol.codec import decode_parts, encode
 from allranks.protocol.frames import MAX_JSON
 from allranks.protocol.jsontext import JsonObject, write_json
+from allranks.protocol.messages import StacksMessage
 from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.samples import StackSample
 
 from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest
 from .files import append, names_in, open_left, read_link, read_text, size_of
-from .forked_tasks import Samples
 from .native import ENDED_BY_STOP, py_spy, system_call
 from .observing import STACKS_SIGNAL, catches
 from .processes import Process, read_process, send_signal, signal_mask, stat_fields, variable_of
@@ -114,7 +114,7 @@ def sample(
     signalled: AbstractSet[int] = frozenset(),
     for_person: bool = False,
     native: bool = False,
-) -> Samples:
+) -> StacksMessage:
     """Sample ranks; `word` (look, see, dump) is what flight recorders are asked for, `signalled` have had their signal.
 
     With a dump, NCCL's word on the whole job too, where it has one. What a run does is seen `for_person` without a
@@ -143,11 +143,7 @@ def sample(
         if rank in answers:
             recorder = {key: value for key, value in answers[rank].items() if key != "stacks"}
             samples[rank] = samples[rank]._replace(recorder=recorder, counted=counted(recorder))
-    return Samples(
-        _fit(samples),
-        ask_ras(ranks, node_dir) if word == "dump" else None,
-        [rank for rank, one in samples.items() if one.signalled],
-    )
+    return StacksMessage(_fit(samples), ask_ras(ranks, node_dir) if word == "dump" else None)
 
 
 def _fit(samples: Dict[int, StackSample]) -> Dict[int, JsonObject]:
