@@ -43,7 +43,7 @@ class Agent(Tasks):
 
     def forking(self) -> Forking:
         header = AgentHeader("agent", "run", "node_00", "run/node_00", lease=60.0, grace=0.1)
-        node = ThisNode(header, "/tmp", None, SelectSelector(), Outlet("/tmp"), tasks=self, tell=self.said.append)
+        node = ThisNode(header, "/tmp", SelectSelector(), Outlet("/tmp"), tasks=self, tell=self.said.append)
         return Forking(node, dict)
 
 

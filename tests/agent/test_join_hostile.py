@@ -145,7 +145,7 @@ def test_without_a_call_no_order_brings_a_command_or_a_file(hostile, tmp_path, k
                 "files": {}}  # fmt: skip
         node.order({"type": "start", "attempt": 0, "ranks": [rank]})
     else:
-        node.control({"type": "fetch", "number": 9, "header": {"mode": "fetch", "root": "/etc"}})
+        node.control({"type": "open", "number": 9, "header": {"mode": "fetch", "root": "/etc"}})
     code, text = node.outcome()
     assert code == 4 and "this node refused an order of the coordinator" in text
     assert not (tmp_path / "pwned").exists()

@@ -17,14 +17,14 @@ pytestmark = pytest.mark.processes
 # RLIMIT_FSIZE cuts a write as a full disk does (write(2)); Python ignores SIGXFSZ.
 PROGRAM = """
 import resource, sys
-from allranks.agent.journal import Journal, LeaseOver, DroppedBytes
+from allranks.agent.journal import AgentDeath, Journal, DroppedBytes
 journal = Journal(sys.argv[1])
 journal.note(DroppedBytes({"0/0/0": 1}, 1.0))
 resource.setrlimit(resource.RLIMIT_FSIZE, (60, resource.RLIM_INFINITY))
 journal.note(DroppedBytes({"0/0/0": 2}, 2.0))
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 journal = Journal(sys.argv[1]) if "again" in sys.argv else journal
-journal.note(LeaseOver(3.0))
+journal.note(AgentDeath("ended", 3.0))
 """
 
 
@@ -33,7 +33,7 @@ def test_the_entry_after_a_cut_one_is_read(words: list[str], tmp_path: Path) -> 
     subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path), *words], check=True)
     past = read_journal(str(tmp_path))
     assert past.dropped == {"0/0/0": 1}
-    assert past.lease_over is not None and past.lease_over.t == 3.0
+    assert past.death is not None and past.death.t == 3.0
     assert b"}{" not in (tmp_path / "journal.jsonl").read_bytes()
 
 
@@ -49,7 +49,7 @@ def test_a_program_that_reports_without_end_takes_nothing_from_who_comes_after_t
     with path.open("ab") as file:  # as an older agent has left it
         file.write((b"x" * 1023 + b"\n") * (66 << 10))
     journal.keep(StartedMessage(3, 77, 1))
-    journal.note(AgentDeath("was killed", (), 9.0))
+    journal.note(AgentDeath("was killed", 9.0))
     past = read_journal(str(tmp_path))
     assert past.begun is not None and past.death is not None
     assert past.attempt.ranks[3].pid == 77

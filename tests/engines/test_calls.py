@@ -88,7 +88,7 @@ def test_a_node_dials_once_more_and_its_connection_is_the_channel(coordinator, h
     assert call["type"] == "call" and len(call["token"]) == 32
     answer, answer_records = coordinator.join(1, call=call["token"])
     opened = coordinator.control(answer, answer_records)
-    assert opened["type"] == ("open" if header is HEADER else "fetch")
+    assert opened["type"] == "open"
     client = asked.result()
     os.write(client.stdin, b"down")
     assert read(answer, answer_records) == [b"D" + struct.pack(">I", opened["number"]) + b"down"]

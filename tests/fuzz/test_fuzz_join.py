@@ -45,7 +45,7 @@ CONTROLS: list[Message] = [
     {"type": "wait", "say": "1 of 2 nodes are here"},
     {"type": "open", "number": 1, "header": encode(HEADER)},
     {"type": "close", "number": 1},
-    {"type": "fetch", "number": 1, "header": {"mode": "fetch", "root": "/data", "wanted": [["a", 0]]}},
+    {"type": "open", "number": 1, "header": {"mode": "fetch", "root": "/data", "wanted": [["a", 0]]}},
     {"type": "call", "token": "0123456789abcdef0123456789abcdef"},
     {"type": "refused", "exit": 2, "message": "no"},
     {"type": "over", "exit": 0, "message": "done"},

@@ -59,7 +59,7 @@ from .attempt import END_SECONDS, RankAttempt
 from .controller_session import ControllerSession, Taken, on
 from .door import Door
 from .forked_tasks import Tasks
-from .journal import AgentBegun, DroppedBytes, Journal, LeaseOver, Released
+from .journal import AgentBegun, AgentDeath, DroppedBytes, Journal
 from .link import describe_error, hello, log, log_traceback, still_followed
 from .node_directory import kept_outputs, remove
 from .node_samples import NodeSamples
@@ -297,7 +297,7 @@ class Agent:
         if attempt is None:
             self._result = RELEASED  # nothing ever ran here: nothing is worth keeping
         elif attempt.ended:
-            self._journal.note(LeaseOver(time.time()))
+            self._journal.note(AgentDeath("ended: its lease was over", time.time()))
             self._result = LEASE_OVER
         elif not attempt.ending:
             why = "no word from the controller for %g s: the lease is over" % self._session.lease
@@ -362,7 +362,6 @@ class Agent:
         if attempt is not None and not attempt.ended:
             self._tell(FaultMessage("protocol", "release before the ranks have ended"))
             return
-        self._journal.note(Released(time.time()))
         self._result = RELEASED
         self._session.send_output()
         if self._supervisor.is_gone:

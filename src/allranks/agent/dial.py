@@ -4,7 +4,7 @@ Where no login is possible (Kubernetes pods, tasks of a scheduler, a second term
 that coordinates. Records carry control messages (`C` and JSON) or bytes of a channel (`D`, 4 bytes its number).
 
     node → controller: hello, closed, declined, stop, signal
-    controller → node: wait, refused, open, fetch, close, call, over
+    controller → node: wait, refused, open, close, call, over
 
 A connection that breaks is dialled again for as long as the lease lasts; the agent and its ranks do not notice. A call
 asks for one more connection, for a command or a fetch of the person at node 0: it has a process of its own here, so
@@ -31,7 +31,6 @@ from allranks.protocol.controls import (
     CloseControl,
     ClosedControl,
     DeclinedControl,
-    FetchControl,
     HelloControl,
     OpenControl,
     RefusedControl,
@@ -646,7 +645,7 @@ class Dialler:
             self._rules.reached()
             if control.say:
                 self._once(one_sentence(control.say))
-        elif isinstance(control, (OpenControl, FetchControl)):
+        elif isinstance(control, OpenControl):
             self._relay.end()
             self._relay.open(control.number, self._rules.header(control.header))
         elif isinstance(control, CallControl):

@@ -45,34 +45,20 @@ class DroppedBytes(NamedTuple):
     t: float
 
 
-class LeaseOver(NamedTuple):
-    """The agent has ended its ranks without a controller."""
-
-    t: float
-
-
-class Released(NamedTuple):
-    """The controller has let the agent go."""
-
-    t: float
-
-
 class AgentDeath(NamedTuple):
-    """The agent has ended otherwise: how, and what its supervisor could not end."""
+    """The agent has ended but by its release: how, and what its supervisor could not end."""
 
     how: str
-    left: Tuple[RemainingProcess, ...]
     t: float
+    left: Tuple[RemainingProcess, ...] = ()
 
 
-Entry = Union[AgentBegun, DroppedBytes, LeaseOver, Released, AgentDeath]
+Entry = Union[AgentBegun, DroppedBytes, AgentDeath]
 ENTRIES: Vocabulary[Entry] = Vocabulary(
     "event",
     {
         "agent": AgentBegun,
         "drops": DroppedBytes,
-        "lease-over": LeaseOver,
-        "released": Released,
         "agent-death": AgentDeath,
     },
 )
@@ -111,7 +97,6 @@ class Past(NamedTuple):
 
     begun: Optional[AgentBegun] = None
     death: Optional[AgentDeath] = None
-    lease_over: Optional[LeaseOver] = None
     dropped: Mapping[str, int] = {}
     attempt: AttemptSummary = AttemptSummary(0, {}, True)
 
@@ -148,11 +133,7 @@ def _with(past: Past, entry: Entry) -> Past:
         return past._replace(begun=past.begun or entry)
     if isinstance(entry, AgentDeath):
         return past._replace(death=entry)
-    if isinstance(entry, LeaseOver):
-        return past._replace(lease_over=entry)
-    if isinstance(entry, DroppedBytes):
-        return past._replace(dropped=entry.streams)
-    return past
+    return past._replace(dropped=entry.streams)
 
 
 def _last_attempt(started: List[StartedMessage], exits: List[ExitMessage]) -> AttemptSummary:

@@ -205,7 +205,7 @@ class Supervisor:
         """Drain the pipes, note the agent's death, and serve whoever comes until the lease is over."""
         outlet = Outlet(NodeFiles(self._dir).spool)
         outlet.add_existing_spools()
-        death = AgentDeath(how, tuple(remaining(left)), time.time())
+        death = AgentDeath(how, time.time(), tuple(remaining(left)))
         try:
             Journal(self._dir).note(death)
             self._drain(outlet)
@@ -283,15 +283,10 @@ class Keeper:
     def greet(self, order: HelloOrder) -> HelloMessage:
         """Say that the agent is dead, and how it died."""
         past = self._past
-        how = "is gone"
-        died_t = None
-        if past.death is not None:
-            how = past.death.how
-            died_t = past.death.t
-        elif past.lease_over is not None:
-            how = "ended: its lease was over"
-            died_t = past.lease_over.t
-        return hello(self._dir, self._cwd, past.attempt)._replace(dead=True, how=how, died_t=died_t)
+        greeting = hello(self._dir, self._cwd, past.attempt)._replace(dead=True, how="is gone")
+        if past.death is None:
+            return greeting
+        return greeting._replace(how=past.death.how, died_t=past.death.t)
 
     def drained(self) -> DrainedMessage:
         """Say how much output there is: no more will come."""

@@ -45,7 +45,7 @@ def sweep(header: SweepHeader) -> SweptMessage:
     if header.remove is not None:
         return SweptMessage(removed=_remove(header.remove, header.node_dir))
     if header.foreign is not None:
-        return SweptMessage(foreign=_foreign(header.foreign.port))
+        return SweptMessage(foreign=_foreign(header.foreign))
     live, unanswering = _agents(_run_dirs(header.node_dir))
     tagged = [(run_tag_of(process.pid), process) for process in read_processes(all_pids())]
     runs = {tag.partition("/")[0] for tag in live}

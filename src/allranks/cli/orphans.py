@@ -11,7 +11,7 @@ from allranks.engines.orphans import Answers, Processes, ask, choose, end, name_
 from allranks.engines.reachable_nodes import find_cluster
 from allranks.exitcodes import DONE, NODE_FAILED, code_if
 from allranks.protocol.codec import document_line, omit_none
-from allranks.protocol.header import ForeignQuestion, SweepHeader
+from allranks.protocol.header import SweepHeader
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import MESSAGES
 from allranks.protocol.processes import SweptProcess
@@ -34,7 +34,7 @@ def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run:
     resolved = resolve_options(options, None)
     spec = resolved.spec
     cluster = find_cluster(resolved.spec)
-    question = SweepHeader(foreign=ForeignQuestion(spec.rendezvous.master_port)) if foreign else SweepHeader()
+    question = SweepHeader(foreign=spec.rendezvous.master_port) if foreign else SweepHeader()
     answers = ask(spec, cluster, {n.name: question for n in cluster.nodes})
     chosen = choose(answers, foreign)
     written = {name: MESSAGES.write(answer) for name, answer in answers.items()}

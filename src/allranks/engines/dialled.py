@@ -37,7 +37,6 @@ from allranks.protocol.controls import (
     CloseControl,
     ClosedControl,
     DeclinedControl,
-    FetchControl,
     HelloControl,
     OpenControl,
     OverControl,
@@ -205,10 +204,7 @@ class Line:
         """Open a channel, for which the node starts a relay, between that and this side's end."""
         self._inner = writer
         self._number += 1
-        if isinstance(header, FetchHeader):
-            self.tell(FetchControl(self._number, header))
-        else:
-            self.tell(OpenControl(self._number, header))
+        self.tell(OpenControl(self._number, header))
         self._pump = asyncio.get_running_loop().create_task(self._carry(reader, self._number))
 
     async def _carry(self, reader: asyncio.StreamReader, number: int) -> None:

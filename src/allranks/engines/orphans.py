@@ -12,7 +12,7 @@ from allranks.gang.node_session import NodeFailed, NodeSession
 from allranks.gang.tasks import run_loop, run_with_callbacks
 from allranks.gang.transport import Transport
 from allranks.plan.network import target_words
-from allranks.protocol.header import ForeignQuestion, SweepHeader
+from allranks.protocol.header import SweepHeader
 from allranks.protocol.messages import SweptMessage
 from allranks.protocol.orders import HelloOrder
 from allranks.protocol.processes import SweptProcess
@@ -95,7 +95,7 @@ def end_dead_runs(spec: RunSpec, cluster: Cluster) -> None:
     if count:
         unended = name_unended(end(spec, cluster, chosen, answers))
         lines = [f"ended {count_of(count, 'process', 'processes')} of earlier runs", *filter(None, [unended])]
-    question = SweepHeader(foreign=ForeignQuestion(spec.rendezvous.master_port))
+    question = SweepHeader(foreign=spec.rendezvous.master_port)
     others = ask(spec, cluster, {n.name: question for n in cluster.nodes})
     for line in [*lines, *left_alone(others, spec)]:
         sys.stderr.write(f"{line}\n")

@@ -38,17 +38,10 @@ class OverControl(NamedTuple):
 
 
 class OpenControl(NamedTuple):
-    """Open a channel: start a relay with this header."""
+    """Open a channel: start a relay with this header, which connects to an agent or sends files."""
 
     number: ChannelNumber
-    header: AgentHeader
-
-
-class FetchControl(NamedTuple):
-    """Open a channel that sends files: start a relay with this header."""
-
-    number: ChannelNumber
-    header: FetchHeader
+    header: Union[AgentHeader, FetchHeader]
 
 
 class CloseControl(NamedTuple):
@@ -108,7 +101,7 @@ class SignalControl(NamedTuple):
     name: str
 
 
-ToNode = Union[WaitControl, RefusedControl, OverControl, OpenControl, FetchControl, CloseControl, CallControl]
+ToNode = Union[WaitControl, RefusedControl, OverControl, OpenControl, CloseControl, CallControl]
 ToCoordinator = Union[HelloControl, ClosedControl, DeclinedControl, StopControl, SignalControl]
 
 TO_NODE: Vocabulary[ToNode] = Vocabulary("type", by_name(ToNode, "Control"))

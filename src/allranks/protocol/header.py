@@ -35,21 +35,15 @@ class AgentHeader(NamedTuple):
     cwd: str = "/"
 
 
-class ForeignQuestion(NamedTuple):
-    """Which processes outside any run hold a GPU, or this port?"""
-
-    port: int = 0
-
-
 class SweepHeader(NamedTuple):
-    """List the orphans of earlier runs; or end these processes (pid and start), remove these directories, or name
-    the processes that are in the way."""
+    """List the orphans of earlier runs; or end these processes (pid and start), remove these directories, or name the
+    processes outside any run that hold a GPU or the port `foreign`."""
 
     mode: str = "sweep"
     node_dir: Optional[str] = None
     end: Optional[Tuple[Tuple[int, int], ...]] = None
     remove: Optional[Tuple[str, ...]] = None
-    foreign: Optional[ForeignQuestion] = None
+    foreign: Optional[int] = None
     files: Tuple[str, ...] = ()
 
 
