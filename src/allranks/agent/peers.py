@@ -24,7 +24,7 @@ from allranks.protocol.orders import PeerAddress, ReachOrder
 from allranks.protocol.records import NamedTuple
 
 from .netfacts import host_name, resolve
-from .rendezvous_check import failure_word, wildcard
+from .rendezvous_check import Knock, failure_word, knock, wildcard
 
 AT_ONCE = 8  # peers tried at a time
 MOST_CLIENTS = 1024  # connections answered at a time: who asks may be any program
@@ -194,7 +194,9 @@ def _try_peer(
         for way in ways:
             way.start()
         patience = min(WORD_SECONDS, WORD_SHARE * order.seconds)
-        pair, sock = _connect(peer.address, peer.port, order.token, CONNECT_SECONDS, patience)
+        found = _knock(peer.address, peer.port, order.token, CONNECT_SECONDS, patience)
+        pair = PeerResult(found.probe, found.connect_s)
+        sock = found.socket
         if sock is not None:
             pair, sock = _send_bulk(pair, sock)
         if peer.udp:
@@ -224,28 +226,9 @@ def _send_bulk(pair: PeerResult, sock: socket.socket) -> Tuple[PeerResult, Optio
     return pair, None
 
 
-def _connect(
-    address: str, port: int, token: str, seconds: float, word_seconds: float
-) -> Tuple[PeerResult, Optional[socket.socket]]:
-    begun = time.monotonic()
-    way = AddressProbe(address, port=port)
-    connect_s: Optional[float] = None
-    sock: Optional[socket.socket] = None
-    try:
-        sock = socket.create_connection((address, port), seconds)
-        connect_s = round(time.monotonic() - begun, 4)
-        way = way._replace(local_address=sock.getsockname()[0])
-        sock.settimeout(word_seconds)
-        sock.sendall(token.encode() + b"\n")
-        way = way._replace(ok=sock.recv(LINE).strip() == token.encode())
-        if not way.ok:
-            way = way._replace(error="foreign", text="another program answers there")
-    except OSError as error:
-        way = way._replace(ok=False, error=_word(error), text=error.strerror or str(error))
-    if sock is not None and not way.ok:
-        sock.close()
-        sock = None
-    return PeerResult(way._replace(seconds=round(time.monotonic() - begun, 4)), connect_s), sock
+def _knock(address: str, port: int, token: str, seconds: float, word_seconds: float) -> Knock:
+    line = token.encode() + b"\n"
+    return knock(address, port, line, seconds, word_seconds, greeting=line)
 
 
 def _word(error: OSError) -> str:
@@ -264,10 +247,10 @@ class _Way(threading.Thread):
         self.result = AddressProbe(address, port=port)
 
     def run(self) -> None:
-        result, sock = _connect(*self._place, WAY_SECONDS, WAY_SECONDS)
-        self.result = result.way
-        if sock is not None:
-            sock.close()
+        found = _knock(*self._place, WAY_SECONDS, WAY_SECONDS)
+        self.result = found.probe
+        if found.socket is not None:
+            found.socket.close()
 
 
 # -- UDP -------------------------------------------------------------------------------------------

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import errno
 import os
-import selectors
 import socket
+import threading
 import time
 from typing import List, Optional, Tuple
 
 from allranks.protocol.messages import MOST_ANSWER, AddressProbe, PortFailure, ProbedMessage, ReadyMessage
 from allranks.protocol.orders import ProbeOrder, ReadyOrder
+from allranks.protocol.records import NamedTuple
 
 from .files import open_left, read_text, remove_file, text_of_errno
 from .netfacts import host_name
@@ -37,13 +38,21 @@ FAILURES = {
 }
 
 
-def failure_word(error: OSError) -> str:
+class Knock(NamedTuple):
+    """What came of a try at an address, when it was open, and the connection where the right program answers."""
+
+    probe: AddressProbe
+    connect_s: Optional[float] = None
+    socket: Optional[socket.socket] = None
+
+
+def failure_word(error: Exception) -> str:
     """Why a connection failed: resolution, refused, timeout, unreachable or failed."""
-    if isinstance(error, socket.gaierror):
+    if isinstance(error, (socket.gaierror, UnicodeError)):
         return "resolution"
     if isinstance(error, (socket.timeout, TimeoutError)):
         return "timeout"
-    return FAILURES.get(error.errno or 0, "failed")
+    return FAILURES.get(getattr(error, "errno", None) or 0, "failed")
 
 
 def wildcard(port: int, reuse: bool, kind: int = socket.SOCK_STREAM) -> socket.socket:
@@ -207,112 +216,67 @@ def port_failure(port: int, error: OSError) -> PortFailure:
     return PortFailure(port, errno.errorcode.get(error.errno or 0, "?"), text_of_errno(error), owner)
 
 
-class _Probe:
-    """One connection attempt: connect, read the token, note the source address."""
-
-    def __init__(self, address: str, port: int, token: bytes) -> None:
-        self._token = token
-        self.result = AddressProbe(address, False, port)
-        self._begin = time.monotonic()
-        self._data = b""
-        self.sock: Optional[socket.socket] = None
-        try:
-            family, kind, proto, _, where = socket.getaddrinfo(host_name(address), port, 0, socket.SOCK_STREAM)[0]
-            self.sock = socket.socket(family, kind, proto)
-            self.sock.setblocking(False)
-            self.sock.connect(where)
-        except BlockingIOError:
-            pass
-        except (socket.gaierror, UnicodeError) as error:
-            self._finish("resolution", str(error))
-        except OSError as error:
-            self._failed(error.errno or 0)
-
-    @property
-    def done(self) -> bool:
-        return self.sock is None
-
-    def _finish(self, error: Optional[str], text: Optional[str] = None) -> None:
-        seconds = round(time.monotonic() - self._begin, 4)
-        self.result = self.result._replace(ok=error is None, seconds=seconds, error=error, text=text)
-        if self.sock is not None:
-            self.sock.close()
-            self.sock = None
-
-    def _failed(self, number: int) -> None:
-        self._finish(FAILURES.get(number, "failed"), os.strerror(number))
-
-    def advance(self, readable: bool) -> None:
-        """Go on with a socket that became writable (connected or failed) or readable (the token)."""
-        assert self.sock is not None
-        number = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if number:
-            self._failed(number)
-            return
-        if self.result.local_address is None:
-            try:
-                self.result = self.result._replace(local_address=self.sock.getsockname()[0])
-            except OSError:
-                pass
-        if readable:
-            self._read()
-
-    def _read(self) -> None:
-        assert self.sock is not None
-        try:
-            part = self.sock.recv(256)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._failed(error.errno or 0)
-            return
-        self._data += part
-        if self._data == self._token:
-            self._finish(None)
-        elif not part or not self._token.startswith(self._data):
-            self._finish("foreign", "another program answers on this port")
-
-    def expire(self) -> None:
-        self._finish("timeout", "no answer")
+def knock(address: str, port: int, token: bytes, connect: float, answer: float, greeting: bytes = b"") -> Knock:
+    """Connect within so many seconds, say the greeting, and read the token within so many more."""
+    begun = time.monotonic()
+    found = Knock(AddressProbe(address, port=port))
+    sock: Optional[socket.socket] = None
+    try:
+        sock = socket.create_connection((host_name(address), port), connect)  # type: ignore[arg-type]  # bytes may be
+        found = found._replace(connect_s=round(time.monotonic() - begun, 4))
+        found = found._replace(probe=found.probe._replace(local_address=sock.getsockname()[0]))
+        sock.settimeout(answer)
+        sock.sendall(greeting)
+        data = sock.recv(256)
+        while data and data != token and token.startswith(data):
+            data += sock.recv(256)
+        if data == token:
+            found = found._replace(probe=found.probe._replace(ok=True), socket=sock)
+        else:
+            text = "another program answers there"
+            found = found._replace(probe=found.probe._replace(error="foreign", text=text))
+    except (OSError, UnicodeError) as error:
+        was_open = found.connect_s is not None
+        word = "reset" if was_open and isinstance(error, ConnectionResetError) else failure_word(error)
+        text = "no answer" if word == "timeout" else getattr(error, "strerror", None) or str(error)
+        found = found._replace(probe=found.probe._replace(error=word, text=text))
+    if sock is not None and found.socket is None:
+        sock.close()
+    return found._replace(probe=found.probe._replace(seconds=round(time.monotonic() - begun, 4)))
 
 
 def probe(order: ProbeOrder) -> ProbedMessage:
     """Try all addresses at once, and see whether the nonce is here. Blocks for the order's seconds at most."""
     began = time.monotonic()
-    token = order.token.encode() + b"\n"
-    probes = [_Probe(address, order.port, token) for address in order.addresses]
     deadline = began + order.seconds
-    with selectors.DefaultSelector() as selector:
-        for item in probes:
-            if item.sock is not None:
-                selector.register(item.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, item)
+    late = AddressProbe("", False, order.port, order.seconds, error="timeout", text="no answer")
+    results = [late._replace(address=address) for address in order.addresses]
+    waiting = set(range(len(results)))
+    news = threading.Condition()
+
+    def ask(index: int) -> None:
+        found = knock(order.addresses[index], order.port, order.token.encode() + b"\n", order.seconds, order.seconds)
+        if found.socket is not None:
+            found.socket.close()
+        with news:
+            results[index] = found.probe
+            waiting.discard(index)
+            news.notify()
+
+    for index in range(len(results)):
+        threading.Thread(target=ask, args=(index,), daemon=True).start()
+    with news:
         has_answer = False
-        while any(not p.done for p in probes) and time.monotonic() < deadline:
-            for key, events in selector.select(max(0.0, min(0.05, deadline - time.monotonic()))):
-                _advance(selector, key.data, events)
-            if not has_answer and any(p.result.ok for p in probes):
+        while waiting and time.monotonic() < deadline:
+            news.wait(deadline - time.monotonic())
+            if not has_answer and any(result.ok for result in results):
                 has_answer = True
                 # on a busy machine the others need longer, too: as long again as the first one took
                 now = time.monotonic()
                 deadline = min(deadline, now + max(EXTRA, 2 * (now - began)))
-    for item in probes:
-        if not item.done:
-            item.expire()
-    directory = order.nonce_dir
-    shared = directory is None or os.path.exists(os.path.join(directory, nonce_name(order.token)))
-    return ProbedMessage(tuple(item.result for item in probes), shared=shared)
-
-
-def _advance(selector: selectors.BaseSelector, item: _Probe, events: int) -> None:
-    sock = item.sock
-    if sock is None:
-        return
-    was = sock.fileno()
-    item.advance(bool(events & selectors.EVENT_READ))
-    if item.done:
-        selector.unregister(was)
-    elif events & selectors.EVENT_WRITE:
-        selector.modify(sock, selectors.EVENT_READ, item)
+        directory = order.nonce_dir
+        shared = directory is None or os.path.exists(os.path.join(directory, nonce_name(order.token)))
+        return ProbedMessage(tuple(results), shared=shared)
 
 
 def ask_server(order: ReadyOrder) -> ReadyMessage:
