@@ -111,42 +111,34 @@ class Known:
 # ---- the program's own world: what differs between `python runner.py train.py` and `python train.py`
 
 
-def prepare() -> Tuple[Optional[CodeType], str, bool]:
-    """Put the process into the state that the program expects.
-
-    Returns the code of a script; else None, the module for runpy and whether it comes from -m."""
+def prepare() -> Tuple[Optional[CodeType], str]:
+    """Put the process into the state that the program expects; return a script's code, else None and the module."""
     plain = plain_command()
     refuse_lost_environment()
     del sys.argv[0]
-    if not sys.argv or sys.argv[0] in ("-", "-c") or sys.argv == ["-m"] or sys.argv[0].endswith(".pyc"):
+    if not sys.argv or sys.argv[0] in ("-", "-c") or sys.argv == ["-m"]:
+        become_plain(plain)
+    if sys.argv[0].endswith((".pyc", ".zip", ".pyz")) or os.path.isdir(sys.argv[0]):
         become_plain(plain)
     if Known.reports or Known.ask or Known.limit:
         sys.meta_path.insert(0, TorchFinder(C10D, "runner_torch.py"))
     if Known.audit:
         sys.meta_path.insert(0, TorchFinder(LOADER, "probe.py"))
     path = None
-    name = "__main__"
-    is_module = sys.argv[0] == "-m"
-    if is_module:
+    name = ""
+    if sys.argv[0] == "-m":
         name = sys.argv.pop(1)
-        fresh_main(None)
         set_first_path(os.getcwd)
     else:
         path = script_path(sys.argv[0])
-        if has_importer(path):
-            fresh_main(None)
-            set_first_path(None)
-            sys.path.insert(0, path)
-            path = None
-        else:
-            fresh_main(path)
-            set_first_path(lambda: os.path.dirname(os.path.realpath(sys.argv[0])))
+        set_first_path(lambda: os.path.dirname(os.path.realpath(sys.argv[0])))
+    fresh_main(path)
     if Known.template >= 0:  # all of the above is the same for every rank of this command
         beside("runner_template.py", "become_rank")(Known)
     register_stacks()
     if path is None:
-        return None, name, is_module
-    return compile_script(path, plain), "", False
+        return None, name
+    return compile_script(path, plain), ""
 
 
 def refuse_lost_environment() -> None:
@@ -194,24 +186,13 @@ def script_path(path: str) -> str:
         return path
 
 
-def has_importer(path: str) -> bool:
-    """Is it a directory or an archive? The interpreter asks the same hooks."""
-    for hook in sys.path_hooks:
-        try:
-            hook(path)
-            return True
-        except ImportError:
-            continue
-    return False
-
-
-def set_first_path(find: Optional[Callable[[], str]]) -> None:
+def set_first_path(find: Callable[[], str]) -> None:
     """Replace the runner's directory, which the interpreter put first, unless -I or -P kept it from that."""
     if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
         return
     del sys.path[0]
     try:
-        sys.path[:0] = [find()] if find else []
+        sys.path[:0] = [find()]
     except OSError:  # the working directory has been removed
         pass
 
@@ -271,7 +252,7 @@ def run() -> None:
     """Run the program. This is the only function between the interpreter and it: one frame beside the module's own.
 
     No variable here holds the program's module or its dict: that would delay the end of the objects in it."""
-    code, name, alter = prepare()
+    code, name = prepare()
     failure: Optional[BaseException] = None
     try:
         if code is not None:
@@ -283,7 +264,7 @@ def run() -> None:
         else:
             import runpy  # as the interpreter does for -m, and where it does
 
-            runpy._run_module_as_main(name, alter)  # type: ignore[attr-defined]
+            runpy._run_module_as_main(name)  # type: ignore[attr-defined]
     except SystemExit as leaving:
         if code is None:
             leave_module(leaving)
