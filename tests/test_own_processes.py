@@ -43,7 +43,7 @@ WRITES = {
     "agent/files.py": "`open_left` itself",
     "agent/import_records.py": "O_EXCL and O_NOFOLLOW",
     "agent/node_directory.py": "O_EXCL, in a directory of this user's",
-    "agent/profiling.py": "O_EXCL and O_NOFOLLOW",
+    "agent/asking.py": "O_EXCL and O_NOFOLLOW",
     "agent/receiver.py": "O_EXCL and O_NOFOLLOW",
     "agent/runner.py": "the rank itself, in its node directory",
     "agent/runner_recorder.py": "the rank itself, in its node directory",

@@ -17,9 +17,8 @@ from tests.agent.test_runner_torch import finish, pytestmark  # noqa: F401
 from tests.hosts.waiting import BOUND, wait_until
 from tests.ports import free_port
 
-from allranks.agent.asking import Asking
+from allranks.agent.asking import Asking, profile
 from allranks.agent.processes import Process, read_process
-from allranks.agent.profiling import profile
 from allranks.cli.overlap import pieces
 from allranks.overlap.measure import measure
 from allranks.overlap.trace import read_trace

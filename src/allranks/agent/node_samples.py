@@ -223,7 +223,7 @@ def _sample(
 
 
 def _profile(processes: Dict[int, Process], node_dir: str, order: ProfileOrder) -> ProfiledMessage:
-    from .profiling import profile
+    from .asking import profile
 
     if order.is_end:
         os.nice(10)  # of this task's own process: traces are packed, and the ranks come first

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Union
 
-from .records import NamedTuple
-
 RUN = "ALLRANKS_RUN"
 RUN_TAG = "ALLRANKS_MARK"
 DIALS = "dial_"  # begins the second half of the run tag of what dials: no agent ends it with its ranks
@@ -77,60 +75,21 @@ ANY = "{rank}"  # where a number stands once the rank knows it
 RankOrAny = Union[int, str]
 
 
-class NodeFiles(NamedTuple):
+class NodeFiles:
     """The paths in a node directory. `rank` is a number, or ANY."""
 
-    directory: str
-
-    @property
-    def reports(self) -> str:
-        """Where the agent takes what the runners report."""
-        return self.directory + "/report.sock"
-
-    @property
-    def orders(self) -> str:
-        """Where the agent takes its controller."""
-        return self.directory + "/agent.sock"
-
-    @property
-    def log(self) -> str:
-        """The log of agent and supervisor."""
-        return self.directory + "/node.log"
-
-    @property
-    def spool(self) -> str:
-        """Join SPOOL."""
-        return "%s/%s" % (self.directory, SPOOL)
-
-    @property
-    def outputs(self) -> str:
-        """Join OUTPUTS."""
-        return "%s/%s" % (self.directory, OUTPUTS)
-
-    @property
-    def tree(self) -> str:
-        """Join TREE."""
-        return "%s/%s" % (self.directory, TREE)
-
-    @property
-    def ras(self) -> str:
-        """What NCCL's RAS says."""
-        return self.directory + "/ras.txt"
-
-    @property
-    def ending(self) -> str:
-        """Why the ranks are ended, once they are."""
-        return self.directory + "/ending"
-
-    @property
-    def links(self) -> str:
-        """Symbolic links outside of the directory that lead into it, one a line."""
-        return self.directory + "/links"
-
-    @property
-    def ray(self) -> str:
-        """Ray's own directory."""
-        return self.directory + "/ray"
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.reports = directory + "/report.sock"  # where the agent takes what the runners report
+        self.orders = directory + "/agent.sock"  # where the agent takes its controller
+        self.log = directory + "/node.log"  # of agent and supervisor
+        self.spool = "%s/%s" % (directory, SPOOL)
+        self.outputs = "%s/%s" % (directory, OUTPUTS)
+        self.tree = "%s/%s" % (directory, TREE)
+        self.ras = directory + "/ras.txt"  # what NCCL's RAS says
+        self.ending = directory + "/ending"  # why the ranks are ended, once they are
+        self.links = directory + "/links"  # symbolic links outside of the directory that lead into it, one a line
+        self.ray = directory + "/ray"  # Ray's own directory
 
     def ray_log(self, attempt: int) -> str:
         """Name the ends of Ray's logs."""
