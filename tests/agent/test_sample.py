@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -19,8 +17,7 @@ import pytest
 from tests.agent.test_runner import RUNNER
 from tests.hosts.waiting import wait_until
 
-from allranks.agent.native import system_call
-from allranks.agent.processes import Process, read_process
+from allranks.agent.processes import Process, read_process, stat_fields
 from allranks.agent.sample import helper_thread, sample
 from allranks.diagnose.hangs.doing import ActivityKind, doing, read_sample
 from allranks.protocol.node_names import NodeFiles
@@ -97,8 +94,8 @@ class Rank:
         process = read_process(self.popen.pid)
         assert process is not None
         self.process: Process = process
-        waits = words[0] == "snooze"
-        wait_until(lambda: bool(system_call(process.pid)) == waits, 60, "in the C function")
+        state = "S" if words[0] == "snooze" else "R"
+        wait_until(lambda: stat_fields(process.pid)[0] == state, 60, "in the C function")
 
     def look(self, word: str, signalled: frozenset[int] = frozenset()) -> dict[str, Any]:
         look: dict[str, Any] = sample({0: self.process}, str(self.place), word, signalled).ranks[0]
@@ -132,7 +129,7 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on nodes on which nothing is installed."""
-    monkeypatch.setattr("allranks.agent.native._py_spy_tool", lambda pid: None)
+    monkeypatch.setattr("allranks.agent.sample._py_spy_tool", lambda pid: None)
 
 
 def judged(rank: Rank, first: dict[str, Any], second: dict[str, Any]) -> Any:
@@ -157,7 +154,7 @@ def test_without_py_spy_the_helper_thread_takes_the_stack(start: Any, no_py_spy:
     assert "text" not in first, "a first look sends nothing"
     found = judged(rank, first, second)
     assert found.kind is ActivityKind.ELSEWHERE and str(found.at) == "train.py:14 in step"
-    assert found.why == "not answering, in native code: clock_nanosleep"
+    assert found.why == "not answering, in native code: sleeping"
     for _ in range(3):
         rank.look("dump")
     assert second["sent"] == [] and rank.is_undisturbed()
@@ -180,17 +177,3 @@ def test_the_process_itself_is_signalled_last_and_once(start: Any, no_py_spy: No
     found = rank.look("dump")
     assert found["sent"] == [0] and "in step" in found["text"]
     assert rank.popen.stdout is not None and rank.popen.stdout.readline().startswith("left ")
-
-
-def test_what_cannot_be_read_is_left_out() -> None:
-    """Of a process that is gone, and of one that runs in Python alone."""
-    assert system_call(2**22 - 3) == ""
-    libc = ctypes.CDLL(None)
-    child = os.fork()
-    if child == 0:
-        libc.pause()
-    try:
-        wait_until(lambda: system_call(child) == "pause", 60, "paused")
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)

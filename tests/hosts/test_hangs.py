@@ -38,7 +38,7 @@ def hung(launch: Launch, *words: str, options: tuple[str, ...] = ()) -> dict[str
         ("sleep", r"misbehave \(sleeping\)"),
         # Which of the two is named depends on the symbols that this machine's libc has.
         pytest.param(
-            "native", r"misbehave \(not answering, in native code: (clock_nano)?sleep\b", marks=pytest.mark.slow
+            "native", r"misbehave \(not answering, in native code: (clock_nano)?sleep(ing)?\b", marks=pytest.mark.slow
         ),
         pytest.param("lock", r"misbehave \(waiting for a lock\)", marks=pytest.mark.slow),
     ],

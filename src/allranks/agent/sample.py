@@ -21,10 +21,10 @@ from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.samples import StackSample
 
 from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest
-from .files import append, names_in, open_left, read_link, read_text, size_of
-from .native import ENDED_BY_STOP, py_spy, system_call
+from .bounded_commands import run_command
+from .files import append, find_program, names_in, open_left, read_link, read_text, size_of
 from .observing import STACKS_SIGNAL, catches
-from .processes import Process, read_process, send_signal, signal_mask, stat_fields, variable_of
+from .processes import Process, command_line, read_process, send_signal, signal_mask, stat_fields, variable_of
 from .sockets import connections
 
 # -- What NCCL's own service for reliability knows of the whole job (RAS, NCCL >= 2.24) --------------------------------
@@ -100,7 +100,42 @@ def _rest(channel: socket.socket, deadline: float) -> Optional[str]:
     return data.decode("utf-8", "replace") or None
 
 
+# -- Stacks by py-spy, which reads the memory of a process ------------------------------------------------------------
+
 STACK_LIMIT = 64 << 10
+
+
+def py_spy(pid: int, native: bool, seconds: float) -> StackSample:
+    """Take the stacks, or say why there are none.
+
+    With `native` frames it has to stop the process for some milliseconds; without it does not."""
+    tool = _py_spy_tool(pid)
+    if tool is None:
+        return StackSample(error="py-spy is not installed here")
+    how = "--native" if native else "--nonblocking"
+    try:
+        ended = run_command([tool, "dump", how, "--full-filenames", "--pid", str(pid)], seconds, STACK_LIMIT)
+    except OSError as error:
+        return StackSample(error="py-spy: %s" % error)
+    if ended.code is None:
+        return StackSample(error="py-spy gave no answer within %g s" % seconds)
+    text = ended.out.decode("utf-8", "replace")
+    if ended.code == 0:
+        return StackSample(text=text, how="py-spy")
+    return StackSample(error="py-spy: " + (text + ended.err.decode("utf-8", "replace"))[-300:].strip())
+
+
+def _py_spy_tool(pid: int) -> Optional[str]:
+    """On PATH, else beside the interpreter that the rank was started with."""
+    tool = find_program("py-spy")
+    words = command_line(pid)
+    if tool is None and words and os.path.isabs(words[0]):
+        tool = find_program("py-spy", path=os.path.dirname(words[0]))
+    return tool
+
+
+# -- A sample ----------------------------------------------------------------------------------------------------------
+
 PY_SPY_SECONDS = 4.0  # one rank; with native frames of torch it takes 1 s on a busy machine
 OUTSIDE_SECONDS = 8.0  # all ranks of the node
 MOST = MAX_JSON // 2  # bytes of all samples as JSON; stacks of ranks take a part of it too
@@ -183,21 +218,18 @@ def from_outside(process: Process, silent: bool, last: bool, deadline: float) ->
     """Read what can be read of a rank that gave no stack itself.
 
     `silent`: its thread that answers was asked and did not, so something holds the interpreter's lock: then, at the
-    last sample, py-spy stops the process for its native frames, unless it is in a call that a stop would end."""
+    last sample, py-spy stops the process for its native frames."""
     now = read_process(process.pid)
     if now is None or now.is_stopped or now.has_ended:
         state = "gone" if now is None else now.state
         return StackSample(error="no stack: the process is in state %s" % state, state=state)
-    one = StackSample()
-    if silent:
-        one = one._replace(silent=True, syscall=system_call(process.pid))
-    native = silent and last and one.syscall not in ENDED_BY_STOP
-    stacks = py_spy(process.pid, native, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
-    if native and stacks.error:
-        stacks = py_spy(process.pid, False, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
-    if stacks.error:
-        return one._replace(error="could not look: %s" % stacks.error)
-    return one._replace(text=stacks.text, how="py-spy")
+    native = silent and last
+    one = py_spy(process.pid, native, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
+    if native and one.error:
+        one = py_spy(process.pid, False, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
+    if one.error:
+        one = one._replace(error="could not look: %s" % one.error)
+    return one._replace(silent=silent)
 
 
 def with_process_facts(one: StackSample, pid: int) -> StackSample:
@@ -235,7 +267,6 @@ def _file_in_read(pid: int) -> str:
 # only where there is none, to the process, once.
 
 SECONDS = 2.0  # for the handler to write
-LIMIT = 64 << 10
 TGKILL = {"x86_64": 234, "aarch64": 131}  # system calls by machine
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}  # the helper does not block these
 
@@ -312,4 +343,4 @@ def _tgkill(pid: int, thread: int) -> bool:
 def _tail(path: str, start: int) -> str:
     with open(open_left(path), "rb") as file:
         file.seek(start)
-        return file.read(LIMIT).decode("utf-8", "replace")
+        return file.read(STACK_LIMIT).decode("utf-8", "replace")

@@ -99,7 +99,6 @@ class StackSample(NamedTuple):
     ready: float = 0.0  # seconds for which it waited for a CPU
     io: int = 0  # bytes read and written
     silent: bool = False  # its thread that answers got no turn: something holds the interpreter's lock
-    syscall: str = ""  # that its main thread is in, where it was silent
     signalled: bool = False
     sockets: Tuple[RankSocket, ...] = ()  # to other machines
 
