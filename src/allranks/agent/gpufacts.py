@@ -30,7 +30,7 @@ def gpus(environ: Mapping[str, str], root: str = "/") -> Gpus:
     amd = _amd_devices(root)
     if amd:
         return _amd(amd, environ)
-    return Gpus(0, "no /dev/nvidia* and no /dev/kfd", None, (), False)
+    return Gpus(0, "no /dev/nvidia* and no /dev/kfd")
 
 
 def addresses(environ: Mapping[str, str], root: str = "/") -> List[str]:
@@ -114,11 +114,9 @@ def _nvidia(devices: List[str], environ: Mapping[str, str], root: str) -> Gpus:
     wanted = environ.get("CUDA_VISIBLE_DEVICES")
     mig = _has_mig(os.path.join(root, "proc/driver/nvidia/capabilities"))
     if wanted is None:
-        chosen = [str(i) for i in range(len(devices))]
-        return Gpus(len(chosen), "/dev/nvidia*", "nvidia", tuple(chosen), mig)
-    chosen = visible(wanted, len(devices))
+        return Gpus(len(devices), "/dev/nvidia*", "nvidia", mig)
     source = "CUDA_VISIBLE_DEVICES=%s" % wanted
-    return Gpus(len(chosen), source, "nvidia", tuple(chosen), mig or "MIG-" in wanted)
+    return Gpus(len(visible(wanted, len(devices))), source, "nvidia", mig or "MIG-" in wanted)
 
 
 def _has_mig(capabilities: str) -> bool:
@@ -165,11 +163,11 @@ def _properties(path: str) -> Dict[str, str]:
 
 def _amd(devices: List[str], environ: Mapping[str, str]) -> Gpus:
     """ROCR_VISIBLE_DEVICES first, then HIP's (which CUDA_VISIBLE_DEVICES stands in for)."""
-    chosen = [str(i) for i in range(len(devices))]
+    count = len(devices)
     source = "/dev/kfd"
     for names in AMD_VARIABLES:
         name = next((n for n in names if n in environ), None)
         if name is not None:
-            chosen = visible(environ[name], len(chosen))
+            count = len(visible(environ[name], count))
             source = "%s=%s" % (name, environ[name])
-    return Gpus(len(chosen), source, "amd", tuple(chosen), False)
+    return Gpus(count, source, "amd")

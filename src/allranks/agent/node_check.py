@@ -334,12 +334,8 @@ def _inode(path: str) -> Optional[int]:
 
 
 def _memory() -> Memory:
-    sizes: Dict[str, int] = {}
-    for line in read_file("/proc/meminfo").decode().splitlines():
-        key, _, rest = line.partition(":")
-        if key in ("MemTotal", "MemAvailable"):
-            sizes[key] = int(rest.split()[0]) * 1024
-    return Memory(sizes.get("MemTotal"), sizes.get("MemAvailable"))
+    sizes = dict(line.split(":") for line in read_text("/proc/meminfo").splitlines())
+    return Memory(int(sizes["MemTotal"].split()[0]) * 1024)
 
 
 # -- the training program and its interpreter ------------------------------------------------------
@@ -414,9 +410,7 @@ def interpreter(order: SetupOrder, program: Words, workdir: str, environ: Mappin
         return dict(encode(Interpreter(program.kind, skipped="the command is not a Python program")))
     path, how = choose_interpreter(order, program, workdir, environ)
     if path is None:
-        searched = environ.get("PATH", os.defpath)
-        error = "not found or not executable"
-        return dict(encode(Interpreter(program.kind, how, error=error, missing=True, searched=searched)))
+        return dict(encode(Interpreter(program.kind, how, error="not found or not executable", missing=True)))
     script = ""
     if program.kind == "python-script":
         script = program.target or ""

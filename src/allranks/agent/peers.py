@@ -8,14 +8,13 @@ NCCL and Gloo take ports that the kernel picks, so that is where they are tried.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import socket
 import struct
 import threading
 import time
-from typing import Dict, Optional, Set, Tuple, Union
+from typing import Dict, List, Optional, Set, Tuple, Union
 
 from allranks.protocol.codec import DecodeError, decode, encode
 from allranks.protocol.jsontext import read_json, write_json
@@ -24,7 +23,7 @@ from allranks.protocol.orders import PeerAddress, ReachOrder
 from allranks.protocol.records import NamedTuple
 
 from .netfacts import host_name, resolve
-from .rendezvous_check import Knock, failure_word, knock, wildcard
+from .rendezvous_check import Knock, knock, wildcard
 
 AT_ONCE = 8  # peers tried at a time
 MOST_CLIENTS = 1024  # connections answered at a time: who asks may be any program
@@ -190,9 +189,10 @@ def _try_peer(
     name: str, peer: PeerAddress, order: ReachOrder, slots: threading.Semaphore, pairs: Dict[str, PeerResult]
 ) -> None:
     with slots:
-        ways = [_Way(address, peer.port, order.token) for address in peer.ways]
-        for way in ways:
-            way.start()
+        ways = [AddressProbe(address, port=peer.port) for address in peer.ways]
+        others = [threading.Thread(target=_try_way, args=(ways, n, order.token), daemon=True) for n in range(len(ways))]
+        for thread in others:
+            thread.start()
         patience = min(WORD_SECONDS, WORD_SHARE * order.seconds)
         found = _knock(peer.address, peer.port, order.token, CONNECT_SECONDS, patience)
         pair = PeerResult(found.probe, found.connect_s)
@@ -203,23 +203,30 @@ def _try_peer(
             pair = _try_udp(pair, peer.udp, order, sock)
         if sock is not None:
             sock.close()
-        for way in ways:
-            way.join(WAY_SECONDS + 1)
-        pairs[name] = pair._replace(ways=tuple(way.result for way in ways))
+        for thread in others:
+            thread.join(WAY_SECONDS + 1)
+        pairs[name] = pair._replace(ways=tuple(ways))
+
+
+def _try_way(ways: List[AddressProbe], index: int, token: str) -> None:
+    """Connect to another address of a peer's: no more than whether it is there."""
+    found = _knock(ways[index].address, ways[index].port, token, WAY_SECONDS, WAY_SECONDS)
+    ways[index] = found.probe
+    if found.socket is not None:
+        found.socket.close()
 
 
 def _send_bulk(pair: PeerResult, sock: socket.socket) -> Tuple[PeerResult, Optional[socket.socket]]:
     """Send what an MTU black hole swallows; the connection where it is of use afterwards."""
     begun = time.monotonic()
     arrived = False
-    why = None
     try:
         sock.settimeout(BULK_SECONDS)
         sock.sendall(b"bulk %d\n" % BULK + bytes(BULK))
         arrived = sock.recv(16).startswith(b"got")
-    except OSError as error:
-        why = _word(error)
-    pair = pair._replace(bulk=arrived, bulk_error=why, bulk_s=round(time.monotonic() - begun, 4))
+    except OSError:
+        pass
+    pair = pair._replace(bulk=arrived, bulk_s=round(time.monotonic() - begun, 4))
     if arrived:
         return pair, sock
     sock.close()
@@ -229,28 +236,6 @@ def _send_bulk(pair: PeerResult, sock: socket.socket) -> Tuple[PeerResult, Optio
 def _knock(address: str, port: int, token: str, seconds: float, word_seconds: float) -> Knock:
     line = token.encode() + b"\n"
     return knock(address, port, line, seconds, word_seconds, greeting=line)
-
-
-def _word(error: OSError) -> str:
-    """Word an error as the rendezvous check does. A connection that breaks after it was open is not a refusal."""
-    if error.errno == errno.ECONNRESET:
-        return "reset"
-    return failure_word(error)
-
-
-class _Way(threading.Thread):
-    """A connection to another address of a peer's: no more than whether it is there."""
-
-    def __init__(self, address: str, port: int, token: str) -> None:
-        super().__init__(daemon=True)
-        self._place = (address, port, token)
-        self.result = AddressProbe(address, port=port)
-
-    def run(self) -> None:
-        found = _knock(*self._place, WAY_SECONDS, WAY_SECONDS)
-        self.result = found.probe
-        if found.socket is not None:
-            found.socket.close()
 
 
 # -- UDP -------------------------------------------------------------------------------------------
@@ -263,8 +248,8 @@ def _try_udp(pair: PeerResult, port: int, order: ReachOrder, control: Optional[s
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect(where)
             return _measure(pair, sock, order.token, order.sender, control)
-    except OSError as error:
-        return pair._replace(udp_error=_word(error))
+    except OSError:
+        return pair
 
 
 def _measure(

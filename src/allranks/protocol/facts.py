@@ -88,12 +88,11 @@ class OwnName(NamedTuple):
 
 @omit_empty("error")
 class Gpus(NamedTuple):
-    """The GPUs that ranks may use: how many, where the count comes from, nvidia or amd, device numbers or UUIDs."""
+    """The GPUs that ranks may use: how many, where the count comes from, nvidia or amd."""
 
     count_: Optional[int] = None
     source: Optional[str] = None
     vendor: Optional[str] = None
-    list_: Tuple[str, ...] = ()
     mig: bool = False
     error: str = ""
 
@@ -103,7 +102,6 @@ class Memory(NamedTuple):
     """Bytes of a node's memory."""
 
     total: Optional[int] = None
-    available: Optional[int] = None
 
 
 @omit_empty()
@@ -111,7 +109,7 @@ class Interpreter(NamedTuple):
     """The training interpreter: where it is and which rule chose it, then what it says of itself, or why nothing.
 
     `version` of a free-threaded build ends with "t". `torch` None: absent. `ray` is read for --ray alone.
-    `lacks`: needed modules that it does not have. `searched`: the PATH where it is missing.
+    `lacks`: needed modules that it does not have.
     `syntax`: why it cannot compile the script, with the line.
     """
 
@@ -128,7 +126,6 @@ class Interpreter(NamedTuple):
     syntax: str = ""
     error: str = ""
     missing: Optional[bool] = None
-    searched: str = ""
     skipped: str = ""
 
 

@@ -371,13 +371,11 @@ class PeerResult(NamedTuple):
     way: AddressProbe = AddressProbe("")  # to its main address
     connect_s: Optional[float] = None
     bulk: Optional[bool] = None  # whether 256 KB have arrived
-    bulk_error: Optional[str] = None
     bulk_s: Optional[float] = None
     sent: int = 0  # packets
     arrived: int = 0
     mtu_arrived: int = 0  # bytes of IP packets
     mtu_local: int = 0
-    udp_error: Optional[str] = None
     ways: Tuple[AddressProbe, ...] = ()  # to its other addresses
 
 
