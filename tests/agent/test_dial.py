@@ -1,9 +1,10 @@
-"""A node that dials: one limit for all that answers there, and signals that are obeyed meanwhile."""
+"""A node that dials: one limit for all that answers there, signals that are obeyed, and ranks that are kept."""
 
 from __future__ import annotations
 
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -11,18 +12,33 @@ from collections.abc import Iterator
 
 import pytest
 
-from allranks.protocol.secure import HELLO
+from allranks.protocol.controls import (
+    TO_COORDINATOR,
+    TO_NODE,
+    HelloControl,
+    OpenControl,
+    OverControl,
+    RefusedControl,
+    ToCoordinator,
+    ToNode,
+)
+from allranks.protocol.header import AgentHeader
+from allranks.protocol.secure import HELLO, Handshake, pack_control, read_control
 
 pytestmark = pytest.mark.processes
 BOUND = 30.0  # seconds: below those for which the stranger can hold a node that counts each byte
 DRIP = 0.5
+SECRET = b"0123456789abcdef0123"
+HEADER = AgentHeader("agent", "run-1", "node_01", "run-1/node_01", lease=30.0, grace=0.5)
 NODE = """
-import sys
+import subprocess, sys
 from allranks.agent.dial import Dialler, DialTerms, Relay, Rules, Tries
 from allranks.protocol.controls import HelloControl
 place = ("127.0.0.1", int(sys.argv[1]))
-terms = DialTerms(float(sys.argv[2]), 600.0)
-dialler = Dialler(Tries([place], b"0123456789abcdef0123"), HelloControl(1), Relay(None), Rules(), terms, print)
+terms = DialTerms(float(sys.argv[2]), float(sys.argv[3]))
+relay = lambda header: subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+tries = Tries([place], b"0123456789abcdef0123")
+dialler = Dialler(tries, HelloControl(1), Relay(relay, ends_agent=False), Rules(), terms, print)
 outcome = dialler.run()
 print(outcome.message)
 sys.exit(outcome.exit)
@@ -69,8 +85,8 @@ def stranger() -> Iterator[Stranger]:
     stranger.server.close()
 
 
-def node(port: int, patience: float) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", NODE, str(port), str(patience)]
+def node(port: int, patience: float, lease: float = 600.0) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", NODE, str(port), str(patience), str(lease)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
 
 
@@ -95,3 +111,88 @@ def test_a_signal_ends_a_node_in_a_handshake(stranger: Stranger, number: signal.
             process.kill()
     assert process.returncode == code
     assert "Interrupted system call" not in said
+
+
+# -- a node with ranks -------------------------------------------------------------------------------------------------
+
+
+class Coordinator:
+    """Node 0: one connection of the node after the other, each after its handshake and its hello."""
+
+    def __init__(self, server: socket.socket) -> None:
+        self._client = server.accept()[0]
+        self._client.settimeout(BOUND)
+        shake = Handshake(SECRET, listens=True)
+        while not shake.done:
+            self._client.sendall(shake.feed(self._client.recv(4096)))
+        self._records = shake.channel()
+        self._waiting = self._records.feed(b"")
+        self.hello: ToCoordinator = TO_COORDINATOR.read(read_control(self.next()))
+
+    def next(self) -> bytes:
+        """Give the node's next record."""
+        while not self._waiting:
+            data = self._client.recv(4096)
+            assert data, "the node hung up"
+            self._waiting = self._records.feed(data)
+        return self._waiting.pop(0)
+
+    def tell(self, control: ToNode) -> None:
+        self._client.sendall(self._records.pack(pack_control(TO_NODE.write(control))))
+
+    def begin(self) -> None:
+        """Have the node start a relay, and hang up once it answers."""
+        self.tell(OpenControl(1, HEADER))
+        echo = b"D" + struct.pack(">I", 1) + b"x"
+        self._client.sendall(self._records.pack(echo))
+        assert self.next() == echo
+        self._client.close()
+
+
+ANSWERS = {
+    "another program": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "another secret": HELLO + bytes(96),
+    "another version": b"ALLRANKS-JOIN 1\n" + bytes(64),
+    "silence": b"",
+}
+
+
+def test_a_node_with_ranks_dials_on_whatever_answers() -> None:
+    """The coordinator comes back after another program, another secret and another run have answered in its place."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(BOUND)
+        with node(server.getsockname()[1], 60.0) as process:
+            try:
+                Coordinator(server).begin()
+                for answer in ANSWERS.values():
+                    with server.accept()[0] as client:
+                        client.recv(4096)
+                        client.sendall(answer)
+                        client.shutdown(socket.SHUT_WR)
+                        while client.recv(4096):
+                            pass
+                Coordinator(server).tell(RefusedControl(2, "it belongs to another run"))
+                back = Coordinator(server)
+                assert isinstance(back.hello, HelloControl) and back.hello.begun
+                back.tell(OverControl(0, "all is well"))
+                said, _ = process.communicate(timeout=BOUND)
+            finally:
+                process.kill()
+    assert (process.returncode, "all is well" in said) == (0, True)
+
+
+def test_another_runs_coordinator_does_not_prolong_the_lease() -> None:
+    """It knows the secret and answers again and again: the ranks end with the lease all the same."""
+    server = socket.create_server(("127.0.0.1", 0))
+    with server, node(server.getsockname()[1], 60.0, lease=2.0) as process:
+        server.settimeout(BOUND)
+        Coordinator(server).begin()
+        server.settimeout(0.5)
+        while process.poll() is None:
+            try:
+                Coordinator(server).tell(RefusedControl(2, "it belongs to another run"))
+            except OSError:
+                continue
+        said, _ = process.communicate(timeout=BOUND)
+    assert process.returncode == 4
+    assert "for the lease of 2 s: the ranks here are ended" in said

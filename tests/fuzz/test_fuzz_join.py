@@ -109,7 +109,7 @@ def _records(records: Records, rng: random.Random) -> bytes:
 
 
 def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended(campaign: Campaign) -> None:
-    """In one process, so that there are thousands of connections: tests/agent/test_join_hostile.py has real nodes."""
+    """In one process, so that there are thousands of connections."""
     outcomes = Counter[str]()
     server = socket.create_server(("127.0.0.1", 0))
 
