@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import json
 import os
 import subprocess
@@ -15,8 +14,6 @@ import pytest
 from tests.agent.tree_archives import Member, Node, land, listing, make_node_dir, order_of, tar_of
 from tests.interpreters import OLDEST
 
-from allranks.agent import node_directory as nodedir
-from allranks.agent import receiver
 from allranks.agent.receiver import has_results
 from allranks.gang.channel import CHUNK, WINDOW, Shipper
 from allranks.gang.working_tree import Archive, pack_tree
@@ -126,12 +123,6 @@ def test_a_break_while_it_is_unpacked_and_after(node_dir: Path) -> None:
     assert (node_dir / "tree/result.txt").exists()
 
 
-def test_pieces_without_an_announcement(node_dir: Path) -> None:
-    node = Node(node_dir)
-    node.chunk(0, b"x")
-    assert node.said == [] and sorted(os.listdir(node_dir)) == ["outputs", "spool"]
-
-
 def test_more_than_was_announced(node_dir: Path) -> None:
     data, order = archive_of(1)
     node = Node(node_dir)
@@ -144,46 +135,11 @@ def test_more_than_was_announced(node_dir: Path) -> None:
     assert [m["type"] for m in node.said] == ["got", "shipped", "shipped"]
 
 
-@pytest.mark.parametrize("packed", [0, receiver.MOST + 1])
-def test_an_archive_of_an_impossible_size(packed: int, node_dir: Path) -> None:
-    node = Node(node_dir)
-    node.ship(order_of(b"", packed=packed))
-    assert node.last["errno"] == errno.EFBIG and sorted(os.listdir(node_dir)) == ["outputs", "spool"]
-
-
-def test_a_task_that_was_ended(node_dir: Path) -> None:
-    data, order = archive_of(1)
-    node = Node(node_dir)
-    node.ship(order)
-    node.chunk(0, data)
-    ((_, done),) = node.tasks
-    done(None, "unpacking the tree did not finish within 60 s")
-    assert "did not finish" in node.last["error"]
-    nodedir.remove(str(node_dir))
-    assert not node_dir.exists()
-
-
-@pytest.mark.parametrize("kind", ["setuid", "world-writable"])
-def test_no_more_permissions_than_ours(kind: str, node_dir: Path) -> None:
-    data = tar_of(Member("a/b", b"x", mode=0o6777 if kind == "setuid" else 0o666))
-    assert land(node_dir, data, order_of(data))["files"] == 1
-    mode = (node_dir / "tree/a/b").stat().st_mode & 0o7777
-    assert mode == (0o700 if kind == "setuid" else 0o600)
-    assert (node_dir / "tree/a").stat().st_mode & 0o7777 == 0o700
-
-
-@pytest.mark.parametrize("kind", ["changed", "cut", "no tar", "no gzip"])
-def test_a_damaged_archive(kind: str, node_dir: Path) -> None:
-    """A changed byte is seen by its sha256; what was made badly on purpose by the reader."""
+def test_a_damaged_archive(node_dir: Path) -> None:
     data = tar_of(*(Member(f"f{n}", os.urandom(1000)) for n in range(50)))
     order = order_of(data)
-    if kind == "changed":
-        data = data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]
-    else:
-        data = {"cut": data[: len(data) // 2], "no tar": gzip.compress(os.urandom(2000)), "no gzip": bytes(5000)}[kind]
-        order = order_of(data)
-    answer = land(node_dir, data, order)
-    assert ("arrived damaged" if kind == "changed" else "the archive cannot be read") in answer["error"]
+    answer = land(node_dir, data[:5000] + bytes([data[5000] ^ 1]) + data[5001:], order)
+    assert "arrived damaged" in answer["error"]
     assert sorted(os.listdir(node_dir)) == ["outputs", "spool"]
 
 
@@ -214,12 +170,6 @@ def small(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("no disk can be mounted here")
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def test_too_few_inodes(small: Path) -> None:
-    node = Node(small)
-    node.ship(order_of(b"x", files=100, size=1000))
-    assert node.last["errno"] == errno.ENOSPC and "inodes free" in node.last["error"]
 
 
 def test_a_disk_that_fills_up_while_it_arrives(small: Path) -> None:
@@ -340,15 +290,6 @@ def test_never_more_than_a_window_is_on_its_way(tmp_path: Path) -> None:
             have = frame.offset + len(frame.data)
             shipper.go_on(0, have, False, wire)  # type: ignore[arg-type]
     assert b"".join(f.data for f in frames) == archive.read(0, archive.tree.packed), "each byte once, in order"
-
-
-def test_nodes_are_served_each_for_itself(source: Path, tmp_path: Path) -> None:
-    archive = pack_tree(SPEC, str(source))
-    shipper, wires = Shipper(archive), (Wire(), Wire())
-    for index, wire in enumerate(wires):
-        shipper.go_on(index, 0, True, wire)  # type: ignore[arg-type]
-    first, second = (b"".join(f.data for f in wire.take()) for wire in wires)
-    assert first == second == archive.read(0, archive.tree.packed)
 
 
 def test_below_is_there_although_it_is_empty(source: Path, node_dir: Path) -> None:
