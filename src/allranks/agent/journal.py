@@ -100,13 +100,6 @@ class Past(NamedTuple):
     dropped: Mapping[str, int] = {}
     attempt: AttemptSummary = AttemptSummary(0, {}, True)
 
-    @property
-    def left(self) -> Tuple[RemainingProcess, ...]:
-        """What could not be ended after the agent's death."""
-        if self.death is None:
-            return ()
-        return self.death.left
-
 
 def read_journal(node_dir: str) -> Past:
     """Read the journal of a node; a line that was cut short is skipped."""

@@ -219,30 +219,29 @@ def port_failure(port: int, error: OSError) -> PortFailure:
 def knock(address: str, port: int, token: bytes, connect: float, answer: float, greeting: bytes = b"") -> Knock:
     """Connect within so many seconds, say the greeting, and read the token within so many more."""
     begun = time.monotonic()
-    found = Knock(AddressProbe(address, port=port))
     sock: Optional[socket.socket] = None
+    connect_s = local = word = text = None
     try:
         sock = socket.create_connection((host_name(address), port), connect)  # type: ignore[arg-type]  # bytes may be
-        found = found._replace(connect_s=round(time.monotonic() - begun, 4))
-        found = found._replace(probe=found.probe._replace(local_address=sock.getsockname()[0]))
+        connect_s = round(time.monotonic() - begun, 4)
+        local = str(sock.getsockname()[0])
         sock.settimeout(answer)
         sock.sendall(greeting)
         data = sock.recv(256)
         while data and data != token and token.startswith(data):
             data += sock.recv(256)
-        if data == token:
-            found = found._replace(probe=found.probe._replace(ok=True), socket=sock)
-        else:
+        if data != token:
+            word = "foreign"
             text = "another program answers there"
-            found = found._replace(probe=found.probe._replace(error="foreign", text=text))
     except (OSError, UnicodeError) as error:
-        was_open = found.connect_s is not None
+        was_open = connect_s is not None
         word = "reset" if was_open and isinstance(error, ConnectionResetError) else failure_word(error)
         text = "no answer" if word == "timeout" else getattr(error, "strerror", None) or str(error)
-        found = found._replace(probe=found.probe._replace(error=word, text=text))
-    if sock is not None and found.socket is None:
+    if sock is not None and word is not None:
         sock.close()
-    return found._replace(probe=found.probe._replace(seconds=round(time.monotonic() - begun, 4)))
+        sock = None
+    seconds = round(time.monotonic() - begun, 4)
+    return Knock(AddressProbe(address, word is None, port, seconds, local, word, text), connect_s, sock)
 
 
 def probe(order: ProbeOrder) -> ProbedMessage:

@@ -311,11 +311,7 @@ def comm(pid: int) -> str:
 
 def children(pid: int) -> Set[int]:
     """Find the children of a process (proc_pid_children(5))."""
-    listed = "/proc/%d/task/%d/children" % (pid, pid)
-    if os.path.exists(listed):
-        return {int(word) for word in text_of(listed).split()}
-    every = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    return {one for one in every if stat(one)[1:2] == [str(pid)]}
+    return {int(word) for word in text_of("/proc/%d/task/%d/children" % (pid, pid)).split()}
 
 
 def end_of(pid: int) -> Optional[int]:

@@ -13,8 +13,8 @@ import signal
 import socket
 from typing import Callable, Optional
 
-from allranks.protocol.codec import decode, encode
-from allranks.protocol.jsontext import read_json, write_json
+from allranks.protocol.codec import encode
+from allranks.protocol.jsontext import write_json
 from allranks.protocol.records import NamedTuple
 
 from .link import log
@@ -36,11 +36,6 @@ class AgentNote(NamedTuple):
 def write_note(note: AgentNote) -> bytes:
     """Make the datagram of a note."""
     return write_json(encode(note))
-
-
-def read_note(data: bytes) -> AgentNote:
-    """Read the datagram of a note; raise DecodeError."""
-    return decode(AgentNote, read_json(data))
 
 
 class SupervisorLink:

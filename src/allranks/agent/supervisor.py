@@ -14,8 +14,10 @@ import socket
 import time
 from typing import Callable, Dict, List, Optional
 
+from allranks.protocol.codec import decode
 from allranks.protocol.frames import NODE_LOG, RANK_LOG, Stream
 from allranks.protocol.header import AgentHeader
+from allranks.protocol.jsontext import read_json
 from allranks.protocol.messages import DrainedMessage, EndedMessage, HelloMessage
 from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import EndOrder, HelloOrder, ReleaseOrder
@@ -39,7 +41,7 @@ from .processes import (
     remaining,
     wake_by_signals,
 )
-from .supervised import AgentNote, read_note
+from .supervised import AgentNote
 
 TICK = 1.0
 END_SECONDS = 5.0
@@ -181,7 +183,7 @@ class Supervisor:
             for level, kind, content in rights:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                     fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-            note = read_note(data)
+            note = decode(AgentNote, read_json(data))
             self._watch.beats(note)
             for fd in fds:
                 os.set_inheritable(fd, False)
@@ -293,8 +295,8 @@ class Keeper:
         return DrainedMessage(self._past.attempt.attempt, self._outlet.sizes(), kept_outputs(self._dir))
 
     def _on_end(self, order: EndOrder) -> None:
-        number = self._past.attempt.attempt
-        self._session.tell(EndedMessage(number, self._past.left, "agent-death", 0.0, time.time()))
+        left = () if self._past.death is None else self._past.death.left
+        self._session.tell(EndedMessage(self._past.attempt.attempt, left, "agent-death", 0.0, time.time()))
         self._session.report_drained()
 
     def _on_release(self, order: ReleaseOrder) -> None:
