@@ -110,13 +110,6 @@ def test_a_worktree_has_a_commit_of_its_own(repository: Path, tmp_path: Path) ->
 
 
 @needs_git
-def test_a_submodule(repository: Path, tmp_path: Path) -> None:
-    git(repository, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(clone(repository, "lib")), "lib")
-    assert (repository / "lib" / ".git").is_file()
-    assert look("code_git", repository / "lib")["commit"] == git(repository / "lib", "rev-parse", "HEAD")
-
-
-@needs_git
 def test_no_commit_and_no_repository(tmp_path: Path) -> None:
     assert look("code_git", tmp_path) is None
     git(tmp_path, "init", "-q", "-b", "main")

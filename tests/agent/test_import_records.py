@@ -142,17 +142,6 @@ def test_a_record_that_is_none_of_ours_is_refused(program: Program, spoil: Calla
     assert found is None and words.startswith("the record of a former run cannot be read: ") and why in words
 
 
-def test_only_the_newest_records_stay(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("allranks.agent.import_records.MOST_RECORDS", 2)
-    paths = []
-    for number in range(3):
-        program.arguments = [str(number)]
-        paths.append(program.keep())
-        os.utime(paths[-1], (number, number))
-    program.keep()
-    assert [path.exists() for path in paths] == [False, False, True] or sum(path.exists() for path in paths) == 2
-
-
 def test_without_a_home_directory_nothing_is_kept(program: Program) -> None:
     program.variables["HOME"] = ""
     assert path_of(program.order(), program.environment()) is None

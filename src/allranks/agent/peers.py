@@ -14,7 +14,7 @@ import socket
 import struct
 import threading
 import time
-from typing import Dict, List, Optional, Set, Tuple, Union
+from typing import Dict, List, Optional, Set, Tuple
 
 from allranks.protocol.codec import DecodeError, decode, encode
 from allranks.protocol.jsontext import read_json, write_json
@@ -149,19 +149,10 @@ def _answer(client: socket.socket, token: str, counts: BurstCounts, room: thread
 # -- trying ----------------------------------------------------------------------------------------
 
 
-class Unresolved(NamedTuple):
-    """Why a name has no address here."""
-
-    error: str
-
-
-Resolved = Union[Tuple[str, ...], Unresolved]
-
-
 def reach(order: ReachOrder) -> ReachedMessage:
     """Try all peers, and say what their names resolve to here."""
     pairs: Dict[str, PeerResult] = {}
-    names: Dict[str, Resolved] = {}
+    names: Dict[str, Tuple[str, ...]] = {}
     slots = threading.Semaphore(AT_ONCE)
     threads = []
     for name in order.names:
@@ -174,15 +165,11 @@ def reach(order: ReachOrder) -> ReachedMessage:
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     # copies: a thread that is late goes on writing
-    return ReachedMessage(pairs.copy(), encode(names.copy()))
+    return ReachedMessage(pairs.copy(), names.copy())
 
 
-def _resolve(name: str, names: Dict[str, Resolved]) -> None:
-    answer = resolve(name)
-    if answer.error:
-        names[name] = Unresolved(answer.error)
-    else:
-        names[name] = tuple(sorted(answer.addresses))
+def _resolve(name: str, names: Dict[str, Tuple[str, ...]]) -> None:
+    names[name] = tuple(sorted(resolve(name).addresses))
 
 
 def _try_peer(
@@ -196,7 +183,7 @@ def _try_peer(
         patience = min(WORD_SECONDS, WORD_SHARE * order.seconds)
         found = _knock(peer.address, peer.port, order.token, CONNECT_SECONDS, patience)
         pair = PeerResult(found.probe, found.connect_s)
-        sock = found.socket
+        sock = found.sock
         if sock is not None:
             pair, sock = _send_bulk(pair, sock)
         if peer.udp:
@@ -212,8 +199,8 @@ def _try_way(ways: List[AddressProbe], index: int, token: str) -> None:
     """Connect to another address of a peer's: no more than whether it is there."""
     found = _knock(ways[index].address, ways[index].port, token, WAY_SECONDS, WAY_SECONDS)
     ways[index] = found.probe
-    if found.socket is not None:
-        found.socket.close()
+    if found.sock is not None:
+        found.sock.close()
 
 
 def _send_bulk(pair: PeerResult, sock: socket.socket) -> Tuple[PeerResult, Optional[socket.socket]]:

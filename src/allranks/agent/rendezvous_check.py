@@ -43,7 +43,7 @@ class Knock(NamedTuple):
 
     probe: AddressProbe
     connect_s: Optional[float] = None
-    socket: Optional[socket.socket] = None
+    sock: Optional[socket.socket] = None
 
 
 def failure_word(error: Exception) -> str:
@@ -220,7 +220,10 @@ def knock(address: str, port: int, token: bytes, connect: float, answer: float, 
     """Connect within so many seconds, say the greeting, and read the token within so many more."""
     begun = time.monotonic()
     sock: Optional[socket.socket] = None
-    connect_s = local = word = text = None
+    connect_s: Optional[float] = None
+    local: Optional[str] = None
+    word: Optional[str] = None
+    text: Optional[str] = None
     try:
         sock = socket.create_connection((host_name(address), port), connect)  # type: ignore[arg-type]  # bytes may be
         connect_s = round(time.monotonic() - begun, 4)
@@ -255,8 +258,8 @@ def probe(order: ProbeOrder) -> ProbedMessage:
 
     def ask(index: int) -> None:
         found = knock(order.addresses[index], order.port, order.token.encode() + b"\n", order.seconds, order.seconds)
-        if found.socket is not None:
-            found.socket.close()
+        if found.sock is not None:
+            found.sock.close()
         with news:
             results[index] = found.probe
             waiting.discard(index)

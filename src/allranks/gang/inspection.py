@@ -240,7 +240,7 @@ class Inspection:
             facts[name].update(peer_names={}, pairs={})
             with contextlib.suppress(NoAnswer):
                 reached = await peer.ask(order, ReachedMessage, seconds + ANSWER_SECONDS)
-                facts[name].update(peer_names=reached.names, pairs=encode(reached.pairs))
+                facts[name].update(peer_names=encode(reached.names), pairs=encode(reached.pairs))
 
         await self._each("trying every pair" if most == len(self._peers) - 1 else "trying pairs", reach)
 

@@ -380,10 +380,10 @@ class PeerResult(NamedTuple):
 
 
 class ReachedMessage(NamedTuple):
-    """What became of each peer, and what names resolve to here."""
+    """What became of each peer, and what names resolve to here; an empty list where a name does not."""
 
     pairs: Mapping[str, PeerResult] = {}
-    names: Mapping[str, Json] = {}
+    names: Mapping[str, Tuple[str, ...]] = {}
     error: str = ""
 
 
