@@ -17,7 +17,6 @@ import time
 TYPE_CHECKING = False  # as in runner.py
 if TYPE_CHECKING:
     import socket
-    from _thread import LockType
     from types import ModuleType
     from typing import Any, Callable, Dict, List, Optional
 
@@ -63,7 +62,7 @@ class Profile:
             answer(channel, {"error": "it is not being profiled"})
         else:
             recording.settle(channel, None)
-            recording.ask_for_end()
+            recording.ending.set()
 
     def abandon(self) -> None:
         """End it without a trace: the process groups, or the program, come to their end."""
@@ -85,7 +84,7 @@ class Profile:
         """In a forked child: nothing is recorded there, and no thread of ours is."""
         recording = self.recording
         self.recording = None
-        if recording is not None and not recording.has_stopped:
+        if recording is not None and not recording.stopped.is_set():
             recording.stand_aside()
             sys.modules["torch._C._autograd"]._clear_callbacks()
 
@@ -126,7 +125,7 @@ class ActiveProfile:
     """One trace, from its beginning to its file."""
 
     def __init__(self, profiler: Any, path: str, seconds: float) -> None:
-        import _thread
+        import threading
 
         self.profiler = profiler
         self.path = path
@@ -135,25 +134,22 @@ class ActiveProfile:
         self.growth = 0
         self.note = ""
         self.is_over = False
-        self.has_stopped = False
         self.is_wanted = True  # the trace is
         self.channel: Optional[socket.socket] = None
         self.reply: Optional[JsonObject] = None
         self.error = ""  # why it did not begin
-        self.lock: LockType = _thread.allocate_lock()  # of channel and reply
-        self.beginning: LockType = _thread.allocate_lock()  # held until it has begun, or has not
-        self.ending: LockType = _thread.allocate_lock()  # held until it is to end
-        self.stopped: LockType = _thread.allocate_lock()  # held until the profiler has stopped
+        self.lock = threading.Lock()  # of channel and reply
+        self.has_begun = threading.Event()  # it has begun, or has not
+        self.ending = threading.Event()  # it is to end
+        self.stopped = threading.Event()  # the profiler has stopped
         self.begins: Dict[str, Callable[..., Any]] = {}  # torch's own, which `yielding` stands before
 
     def begin(self, rank: Optional[int]) -> str:
         """Have a thread record, and return why it does not, if so. The profiler begins and ends in one thread."""
         import _thread
 
-        for lock in (self.beginning, self.ending, self.stopped):
-            lock.acquire()
         _thread.start_new_thread(self.run, (rank,))
-        if not self.beginning.acquire(timeout=BEGIN_PATIENCE):
+        if not self.has_begun.wait(BEGIN_PATIENCE):
             self.abandon()
             return "torch's profiler did not begin within %g s" % BEGIN_PATIENCE
         return self.error
@@ -167,7 +163,7 @@ class ActiveProfile:
         reply: JsonObject = {}
         try:
             self.start(rank)
-            self.beginning.release()
+            self.has_begun.set()
             try:
                 self.wait()
             finally:
@@ -177,10 +173,8 @@ class ActiveProfile:
             reply = {"error": self.error}
         finally:
             self.stand_aside()
-            if self.beginning.locked():
-                self.beginning.release()
-            if not self.has_stopped:
-                self.note_stop()
+            self.has_begun.set()
+            self.stopped.set()
             self.is_over = True
             self.settle(None, reply)
 
@@ -203,7 +197,7 @@ class ActiveProfile:
 
     def wait(self) -> None:
         """Until the end is asked for, the time is over, or the trace takes too much memory."""
-        while not self.ending.acquire(timeout=TICK):
+        while not self.ending.wait(TICK):
             if time.monotonic() >= self.deadline:
                 self.note = self.note or "its time was over"
                 return
@@ -218,7 +212,7 @@ class ActiveProfile:
         ended = time.monotonic()
         self.stand_aside()
         result = autograd._disable_profiler()
-        self.note_stop()
+        self.stopped.set()
         reply: JsonObject = {"seconds": round(ended - self.began, 3), "note": self.note}
         disk = os.statvfs(os.path.dirname(self.path))
         if not self.is_wanted:
@@ -229,28 +223,15 @@ class ActiveProfile:
         os.rename(self.path + ".tmp", self.path)
         return dict(reply, stalled=round(time.monotonic() - ended, 3))
 
-    def note_stop(self) -> None:
-        """Let go on who waits for the profiler's stop."""
-        self.has_stopped = True
-        self.stopped.release()
-
     def abandon(self) -> None:
         """End it, and return when torch's profiler has stopped."""
         self.is_wanted = False
         self.await_stop()
 
-    def ask_for_end(self) -> None:
-        """Let the thread go on; any number of times."""
-        try:
-            self.ending.release()
-        except RuntimeError:  # it was asked before
-            pass
-
     def await_stop(self) -> None:
-        """Wait for the thread, without the interpreter's lock."""
-        self.ask_for_end()
-        if self.stopped.acquire(timeout=END_PATIENCE):
-            self.stopped.release()
+        """Have the thread end it, and wait for that without the interpreter's lock."""
+        self.ending.set()
+        self.stopped.wait(END_PATIENCE)
 
     def settle(self, channel: Optional[socket.socket], reply: Optional[JsonObject]) -> None:
         """Answer once there are both: the trace may be made before it is asked for, or after."""
