@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import time
@@ -121,16 +120,3 @@ def test_the_living_and_the_gone_have_no_status() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     assert exit_status(child.pid) is None
-
-
-def test_what_is_forgotten_is_closed() -> None:
-    with selectors.DefaultSelector() as selector:
-        one = ExitWatcher(selector, SOCKET)
-        child = subprocess.Popen(["sleep", "600"], env={"ALLRANKS_REPORT_SOCKET": SOCKET})
-        assert not one.heard(ReportMessage("initialised", 0), None)
-        one.heard(ReportMessage("launched", 0, pid=settled(child.pid)), None)
-        assert len(selector.get_map()) == 1
-        one.forget()
-        assert not selector.get_map()
-        child.send_signal(signal.SIGKILL)
-        child.wait()

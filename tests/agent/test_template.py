@@ -4,7 +4,6 @@ tests/agent/test_runner.py runs its programs through a template too (slow)."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,11 +14,7 @@ from tests.agent.test_runner import HERE, RUNNER
 from tests.hosts.waiting import BOUND
 
 from allranks.agent.forking import devices_seen, difference
-from allranks.agent.rank_start import RankStartError
-from allranks.agent.template import TemplateProcess
 from allranks.protocol.node_names import OWN_NAMES
-from allranks.protocol.orders import RankOrder
-from allranks.protocol.processes import ImportRecord
 
 pytestmark = pytest.mark.processes
 
@@ -163,18 +158,3 @@ def test_ranks_that_see_a_device_are_started(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("allranks.agent.forking.DEVICES", ("/dev/null",))
     assert devices_seen({}) == devices_seen({"CUDA_VISIBLE_DEVICES": "0"}) == "the ranks see GPUs"
     assert not devices_seen({"CUDA_VISIBLE_DEVICES": ""})
-
-
-def children() -> set[int]:
-    """The processes that this one has started and not waited for."""
-    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
-
-
-def test_names_that_do_not_fit_are_said_and_the_process_ends() -> None:
-    modules = {f"library.part{number}": "/usr/lib/python3/site-packages/library.py" for number in range(100_000)}
-    order = RankOrder(0, 0, (sys.executable, "-c", "import time; time.sleep(600)"), {}, os.getcwd())
-    before = children()
-    with pytest.raises(RankStartError, match="the names of 100000 modules do not reach it"):
-        TemplateProcess(order, {}, ImportRecord(modules, {}))
-    (begun,) = children() - before
-    assert os.WTERMSIG(os.waitpid(begun, 0)[1]) == signal.SIGKILL

@@ -14,7 +14,6 @@ import pytest
 
 from allranks.agent import cgroups, usage
 from allranks.agent.usage import Sampler, with_children
-from allranks.protocol.messages import MESSAGES
 from allranks.protocol.samples import NodeUsage
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -78,33 +77,17 @@ def test_segments_of_tcp() -> None:
     assert sample.tcp_retransmitted is not None
 
 
-@pytest.mark.parametrize(
-    ("files", "seconds"),
-    [
-        ({"job/cpu.stat": "nr_periods 9\nnr_throttled 4\nthrottled_usec {}\n"}, 2.5),
-        ({"cpu,cpuacct/job/cpu.stat": "nr_periods 9\nnr_throttled 4\nthrottled_time {}\n"}, 2.5),
-    ],
-    ids=["version 2", "version 1"],
-)
-def test_a_quota_that_held_ranks_back(
-    files: dict[str, str], seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both versions of control groups, in the files that the kernel would have."""
-    path, text = next(iter(files.items()))
-    unit = 1_000_000 if "usec" in text else 1_000_000_000
-    file = tmp_path / path
-    file.parent.mkdir(parents=True)
-    file.write_text(text.format(7 * unit))
-    controllers = "cpu,cpuacct" if "cpuacct" in path else ""
+def test_a_quota_that_held_ranks_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the file that the kernel would have; tests/agent/test_calltimes.py has version 1."""
+    text = "nr_periods 9\nnr_throttled 4\nthrottled_usec {}\n"
+    file = tmp_path / "job/cpu.stat"
+    file.parent.mkdir()
+    file.write_text(text.format(7_000_000))
     read = cgroups.read_text
     monkeypatch.setattr(cgroups, "ROOT", str(tmp_path))
-    monkeypatch.setattr(
-        cgroups,
-        "read_text",
-        lambda path, *more: f"3:{controllers}:/job" if path.endswith("/cgroup") else read(path, *more),
-    )
-    sample = between(lambda: file.write_text(text.format(int((7 + seconds) * unit))))
-    assert sample.cpu_throttled_s == seconds
+    monkeypatch.setattr(cgroups, "read_text", lambda path: "0::/job" if path.endswith("/cgroup") else read(path))
+    sample = between(lambda: file.write_text(text.format(9_500_000)))
+    assert sample.cpu_throttled_s == 2.5
 
 
 def test_what_cannot_be_read_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,10 +107,3 @@ def test_gpus_that_sysfs_describes(tmp_path: Path) -> None:
         (device / "mem_info_vram_total").write_text("4000\n")
     files = [str(tmp_path / f"card{card}" / "gpu_busy_percent") for card in (0, 1)]
     assert usage._gpus(files) == (0.65, 2000, 8000)  # noqa: SLF001 - no machine of the tests has such a GPU
-
-
-def test_a_sample_travels() -> None:
-    sample = between(lambda: None)
-    written = MESSAGES.write(sample)
-    assert written["type"] == "usage"
-    assert MESSAGES.read(written) == sample
