@@ -94,18 +94,48 @@ class Known:
 
     @staticmethod
     def report(event: str, **facts: object) -> None:
-        """Send the agent one datagram."""
-        report(event, **facts)
+        """One datagram to the agent, about this rank alone; one that cannot be sent is lost.
+
+        It never blocks; at the end of the program it waits for room, as what it says then is said once."""
+        if not Known.reports or os.getpid() != Known.pid:
+            return
+        try:
+            _socket = import_ours("_socket")
+            message = {"event": event, "rank": Known.rank, "pid": Known.pid, "t": time.time()}
+            data = import_ours("json").dumps(dict(message, **facts)).encode("ascii")
+            channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+            try:
+                channel.setblocking(False)
+                for _ in range(REPORT_TRIES if event in ("raised", "leaving") else 1):
+                    try:
+                        channel.sendto(data, Known.reports)
+                        return
+                    except BlockingIOError:  # the agent's queue is full
+                        time.sleep(REPORT_PAUSE)
+            finally:
+                channel.close()
+        except Exception:
+            pass
 
     @staticmethod
     def is_own(file: str) -> bool:
         """Return whether a file is the user's: neither the library's nor an installed package's."""
-        return is_own(file)
+        library = os.path.dirname(os.__file__) + "/"
+        return not (file.startswith((library, "<")) or "/site-packages/" in file or "/dist-packages/" in file)
 
     @staticmethod
     def beside(file: str, function: str) -> Callable[..., Any]:
-        """Return a function of a file that lies beside the runner."""
-        return beside(file, function)
+        """Run a file that lies beside the runner, and return a function of it.
+
+        It has the runner's name: strip() finds its frames too. What it imports comes by `import_ours`.
+
+        Nothing is imported: no name of the program's can be shadowed, and sys.modules and sys.path stay as they are."""
+        builtins = {**vars(sys.modules["builtins"]), "__import__": import_ours}
+        names: Dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
+        with open(os.path.join(os.path.dirname(__file__), file), "rb") as source:
+            exec(compile(source.read(), NAME, "exec", dont_inherit=True), names)
+        made: Callable[..., Any] = names[function]
+        return made
 
 
 # ---- the program's own world: what differs between `python runner.py train.py` and `python train.py`
@@ -134,7 +164,7 @@ def prepare() -> Tuple[Optional[CodeType], str]:
         set_first_path(lambda: os.path.dirname(os.path.realpath(sys.argv[0])))
     fresh_main(path)
     if Known.template >= 0:  # all of the above is the same for every rank of this command
-        beside("runner_template.py", "become_rank")(Known)
+        Known.beside("runner_template.py", "become_rank")(Known)
     register_stacks()
     if path is None:
         return None, name
@@ -274,7 +304,7 @@ def run() -> None:
         failure = strip(error)
     if failure is not None:
         record(failure)
-        report("raised")
+        Known.report("raised")
         display(failure, code is not None)
         fall_silent(failure)
     report_threads(int(failure is not None))
@@ -324,8 +354,8 @@ def report_threads(code: int) -> None:
         if names:
             import atexit
 
-            atexit.register(report, "threads-ended")
-            report("leaving", code=code, threads=names[:THREADS_NAMED], count=len(names))
+            atexit.register(Known.report, "threads-ended")
+            Known.report("leaving", code=code, threads=names[:THREADS_NAMED], count=len(names))
     except Exception:  # a program that has a `threading` of its own
         pass
 
@@ -455,7 +485,7 @@ def newest_calls() -> List[JsonObject]:
     try:
         if module is None or not module.is_initialized():
             return []
-        calls: List[JsonObject] = beside("runner_recorder.py", "newest_calls")()
+        calls: List[JsonObject] = Known.beside("runner_recorder.py", "newest_calls")()
         return calls
     except BaseException:
         return []
@@ -511,42 +541,8 @@ def place_of(error: BaseException) -> Tuple[Optional[str], Optional[int], Option
         places.append((error.filename, error.lineno, None))
     elif isinstance(error, OSError) and not places:  # the script itself
         places.append((error.filename, None, None))
-    own_places = [place for place in places if is_own(place[0] or "<")]
+    own_places = [place for place in places if Known.is_own(place[0] or "<")]
     return (own_places or places or [(None, None, None)])[-1]
-
-
-def is_own(file: str) -> bool:
-    """Return whether a file is the user's: neither the library's nor an installed package's."""
-    library = os.path.dirname(os.__file__) + "/"
-    return not (file.startswith((library, "<")) or "/site-packages/" in file or "/dist-packages/" in file)
-
-
-# ---- reports
-
-
-def report(event: str, **facts: object) -> None:
-    """One datagram to the agent, about this rank alone; one that cannot be sent is lost.
-
-    It never blocks; at the end of the program it waits for room, as what it says then is said once."""
-    if not Known.reports or os.getpid() != Known.pid:
-        return
-    try:
-        _socket = import_ours("_socket")
-        message = {"event": event, "rank": Known.rank, "pid": Known.pid, "t": time.time()}
-        data = import_ours("json").dumps(dict(message, **facts)).encode("ascii")
-        channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
-        try:
-            channel.setblocking(False)
-            for _ in range(REPORT_TRIES if event in ("raised", "leaving") else 1):
-                try:
-                    channel.sendto(data, Known.reports)
-                    return
-                except BlockingIOError:  # the agent's queue is full
-                    time.sleep(REPORT_PAUSE)
-        finally:
-            channel.close()
-    except Exception:
-        pass
 
 
 # ---- stacks on a signal
@@ -600,23 +596,9 @@ class TorchFinder:
         """In the rank itself, with the values that the agent gave: the program may have changed its environment."""
         try:
             if os.getpid() == Known.pid:
-                beside(self.file, "attend")(loader, Known())
+                Known.beside(self.file, "attend")(loader, Known())
         except Exception:  # the program runs, without reports
             pass
-
-
-def beside(file: str, function: str) -> Callable[..., Any]:
-    """Run a file that lies beside the runner, and return a function of it.
-
-    It has the runner's name: strip() finds its frames too. What it imports comes by `import_ours`.
-
-    Nothing is imported: no name of the program's can be shadowed, and sys.modules and sys.path stay as they are."""
-    builtins = {**vars(sys.modules["builtins"]), "__import__": import_ours}
-    names: Dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
-    with open(os.path.join(os.path.dirname(__file__), file), "rb") as source:
-        exec(compile(source.read(), NAME, "exec", dont_inherit=True), names)
-    made: Callable[..., Any] = names[function]
-    return made
 
 
 class Library:
