@@ -25,12 +25,9 @@ MOST = 256  # connections of a rank that are reported
 
 _MESSAGE = struct.Struct("=BBBB2s2s16s16sIIIIIIII")  # inet_diag_msg
 _INODE = 15  # its last field
-_COUNTED = struct.Struct("=2xB")  # tcpi_retransmits
-_BYTES = struct.Struct("=QQ")  # tcpi_bytes_acked, tcpi_bytes_received
-BYTES_AT = 120  # their place in tcp_info, Linux 4.1 and newer
-_RESENT = struct.Struct("=100xI")  # tcpi_total_retrans
-_SENT = struct.Struct("=156xI")  # tcpi_data_segs_out, Linux 4.6
-_BUSY = struct.Struct("=168xQQ")  # tcpi_busy_time, tcpi_rwnd_limited, Linux 4.10
+# Of tcp_info (Linux 4.10 and newer): retransmits, total_retrans, bytes_acked, bytes_received, data_segs_out, busy_time
+# and rwnd_limited.
+_INFO = struct.Struct("=2xB97xI16xQQ20xI8xQQ")
 
 
 def connections(pids: Mapping[int, int]) -> Dict[int, Tuple[RankSocket, ...]]:
@@ -99,15 +96,12 @@ def _read(family: int, message: bytes, fields: Tuple[Any, ...]) -> RankSocket:
     )
     info = dict(attributes(message, _MESSAGE.size)).get(INET_DIAG_INFO, b"")
     one = RankSocket(local, peer, state == SYN_SENT, queued=fields[13])
-    if len(info) >= _COUNTED.size:
-        one = one._replace(retransmits=_COUNTED.unpack_from(info)[0])
-    if len(info) >= BYTES_AT + _BYTES.size:
-        acked, received = _BYTES.unpack_from(info, BYTES_AT)
-        one = one._replace(acked=acked, received=received, resent=_RESENT.unpack_from(info)[0])
-    if len(info) >= _BUSY.size:
-        busy, held = _BUSY.unpack_from(info)
-        one = one._replace(sent=_SENT.unpack_from(info)[0], busy=busy, held=held)
-    return one
+    if len(info) < _INFO.size:
+        return one
+    retransmits, resent, acked, received, sent, busy, held = _INFO.unpack_from(info)
+    return one._replace(
+        retransmits=retransmits, acked=acked, received=received, resent=resent, sent=sent, busy=busy, held=held
+    )
 
 
 def _address(family: int, packed: bytes) -> str:
