@@ -75,7 +75,8 @@ def has_outputs_alone(path: str) -> bool:
 
 def _kept(path: str) -> List[str]:
     kept: List[str] = []
-    if any(not _is_metrics(name) for name in names_in(NodeFiles(path).outputs)):
+    outputs = names_in(NodeFiles(path).outputs)
+    if any(not (name.startswith("rank_") and name.endswith("_metrics.jsonl")) for name in outputs):
         kept.append(OUTPUTS)
     if receiver.has_results(path):
         kept.append(TREE)
@@ -94,11 +95,6 @@ def remove(path: str) -> None:
         if name not in kept:
             _remove_entry(os.path.join(path, name))
     _remove_empty((path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))))
-
-
-def _is_metrics(name: str) -> bool:
-    """Whether a file of the outputs travels to the run directory."""
-    return name.startswith("rank_") and name.endswith("_metrics.jsonl")
 
 
 def _remove_entry(path: str) -> None:

@@ -79,16 +79,11 @@ def _bound(sock: socket.socket, place: Tuple[str, int], reuse: bool) -> socket.s
     return sock
 
 
-def port_range() -> Tuple[int, ...]:
-    """Return the lowest and the highest port of the kernel's own range; an empty range where /proc does not say."""
-    return tuple(int(word) for word in read_text("/proc/sys/net/ipv4/ip_local_port_range").split())
-
-
 def _free_port() -> int:
     """Return a port that nothing uses, below the kernel's own range."""
     import random  # late: 2 ms, and the master's node alone needs it
 
-    low, high = port_range() or (32768, 60999)
+    low, high = map(int, read_text("/proc/sys/net/ipv4/ip_local_port_range").split() or ("32768", "60999"))
     ranges = ((LOWEST_PORT, low - 1), (high + 1, 65535), (LOWEST_PORT, 65535))
     first, last = next(ports for ports in ranges if ports[1] - ports[0] > 100)
     for _ in range(TRIES):

@@ -12,6 +12,7 @@ import os
 import selectors
 import socket
 import time
+from functools import partial
 from typing import Callable, Dict, List, Optional
 
 from allranks.protocol.codec import decode
@@ -119,9 +120,9 @@ class Supervisor:
             selector.register(self._link, selectors.EVENT_READ)
             how = self._wait(selector, wake)
         # By lineage first: reading environments waits for a process that maps a file of a stalled disk.
-        left = end_all(self._below, reap_children, END_SECONDS)
+        left = end_all(lambda: descendants([os.getpid()]), reap_children, END_SECONDS)
         if how != "released":
-            left = end_all(self._everything, reap_children, END_SECONDS)
+            left = end_all(partial(everything, self._header.run_tag), reap_children, END_SECONDS)
         if how == "released":
             remove(self._dir)
         elif how != "lease-over":
@@ -195,13 +196,6 @@ class Supervisor:
         for old in [s for s in self._pipes if s.attempt < stream.attempt]:
             os.close(self._pipes.pop(old))
         self._pipes[stream] = fd
-
-    def _below(self) -> List[Process]:
-        """List what a released agent has left: it has looked for its run tag on the whole machine."""
-        return descendants([os.getpid()])
-
-    def _everything(self) -> List[Process]:
-        return everything(self._header.run_tag)
 
     def _after_death(self, how: str, left: List[Process]) -> None:
         """Drain the pipes, note the agent's death, and serve whoever comes until the lease is over."""
