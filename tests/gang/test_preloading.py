@@ -8,7 +8,7 @@ import pytest
 from tests.gang.test_gang import Drive, play
 from tests.gang.test_spares import lost, ready, standing_by
 
-from allranks.protocol.messages import ImportsMessage, TemplateMessage
+from allranks.protocol.messages import TemplateMessage
 from allranks.protocol.processes import ImportRecord
 from allranks.protocol.run_facts import NodeSilent
 
@@ -63,7 +63,7 @@ def test_a_spare_imports_what_a_node_has_and_takes_its_place(preload: str) -> No
     assert "h2" not in [node for node, _ in sent(drive, "preload")]
     assert drive.feed(TemplateMessage("ready", 0), "h1") == ["imports>h1"]
     assert drive.feed(TemplateMessage("ready", 0), "h0") == [], "one answer serves all"
-    assert drive.feed(ImportsMessage(IMPORTS), "h1") == ["preload>h2", "preload>h3"]
+    assert drive.feed(IMPORTS, "h1") == ["preload>h2", "preload>h3"]
     order = drive.last("preload")
     assert order["imports"]["modules"] == dict(IMPORTS.modules)
     assert order["rank"]["env"]["ALLRANKS_MARK"].endswith("/node_03")
@@ -77,7 +77,7 @@ def test_a_spare_imports_what_a_node_has_and_takes_its_place(preload: str) -> No
 def test_a_spare_that_is_ready_later_imports_too() -> None:
     drive = Drive(2, spares=1, retries=1, preload="auto").running()
     drive.feed(TemplateMessage("ready", 0), "h0")
-    assert drive.feed(ImportsMessage(IMPORTS), "h0") == []
+    assert drive.feed(IMPORTS, "h0") == []
     standing_by(drive, "h2")
     assert sent(drive, "preload")[-1][0] == "h2"
 
@@ -85,7 +85,7 @@ def test_a_spare_that_is_ready_later_imports_too() -> None:
 def test_a_node_that_has_lost_its_template_has_nothing_for_a_spare() -> None:
     drive = ready(2, spares=1, preload="auto")
     drive.feed(TemplateMessage("ready", 0), "h0")
-    assert drive.feed(ImportsMessage(ImportRecord()), "h0") == []
+    assert drive.feed(ImportRecord(), "h0") == []
     assert drive.feed(TemplateMessage("ready", 0), "h1") == ["imports>h1"], "the next is asked"
 
 

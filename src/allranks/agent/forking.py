@@ -14,7 +14,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Callable, Dict, Mapping, Optional, Set, Tuple
 
-from allranks.protocol.messages import ImportsMessage, TemplateMessage
+from allranks.protocol.messages import TemplateMessage
 from allranks.protocol.node_names import OWN_NAMES
 from allranks.protocol.orders import PreloadOrder, RankOrder, StartOrder
 from allranks.protocol.processes import ImportRecord
@@ -77,11 +77,11 @@ class Forking:
         return self._template.process
 
     @property
-    def imports(self) -> ImportsMessage:
+    def imports(self) -> ImportRecord:
         """What the template has imported, for another node: the user's files have other stamps there."""
         if self._template is None:
-            return ImportsMessage(ImportRecord())
-        return ImportsMessage(self._template.record._replace(own={}))
+            return ImportRecord()
+        return self._template.record._replace(own={})
 
     # -- before the ranks start --------------------------------------------------------------------------
 

@@ -31,7 +31,6 @@ from allranks.protocol.messages import (
     FactsMessage,
     FaultMessage,
     HelloMessage,
-    ImportsMessage,
     ListeningMessage,
     ProbedMessage,
     ReadyMessage,
@@ -43,6 +42,7 @@ from allranks.protocol.messages import (
     TemplateMessage,
     WorldMessage,
 )
+from allranks.protocol.processes import ImportRecord
 from allranks.protocol.run_facts import (
     AttemptStart,
     LauncherPaused,
@@ -183,7 +183,7 @@ class Gang:
             on(RemarkMessage, self.connections.on_remark),
             on(HelloMessage, self.connections.on_hello),
             on(TemplateMessage, self.preloading.on_template),
-            on(ImportsMessage, self.preloading.on_imports),
+            on(ImportRecord, self.preloading.on_imports),
         ]
 
     def _rows_with_ranks(self) -> list[Row]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import forbids_template, preload_order
 from allranks.plan.ranks import Attempt, NodePlan
-from allranks.protocol.messages import ImportsMessage, TemplateMessage
+from allranks.protocol.messages import TemplateMessage
 from allranks.protocol.orders import ImportsOrder
 from allranks.protocol.processes import ImportRecord
 from allranks.protocol.run_facts import Stamped
@@ -72,12 +72,12 @@ class Preloading:
         self._asked = stamped.node
         return [Send(stamped.node, ImportsOrder())]
 
-    def on_imports(self, stamped: Stamped[ImportsMessage], now: float) -> list[Action]:
+    def on_imports(self, stamped: Stamped[ImportRecord], now: float) -> list[Action]:
         """Have the spares that stand by import the same."""
         self._asked = None
-        if not stamped.fact.imports.modules:
+        if not stamped.fact.modules:
             return []
-        self._imports = stamped.fact.imports
+        self._imports = stamped.fact
         actions: list[Action] = []
         for node in self.roster.spares.values():
             actions += self.of_spare(node)

@@ -221,12 +221,6 @@ class TemplateMessage(NamedTuple):
     why: str = ""
 
 
-class ImportsMessage(NamedTuple):
-    """What the template of a node has imported."""
-
-    imports: ImportRecord
-
-
 class EndedMessage(NamedTuple):
     """The node has ended its ranks and looked for others. Reason `lease`: its lease ran out, no order came."""
 
@@ -449,7 +443,7 @@ Message = Union[
     WorldMessage,
     BoundMessage,
     TemplateMessage,
-    ImportsMessage,
+    ImportRecord,
     ReportMessage,
     ExitMessage,
     EndedMessage,
@@ -474,7 +468,9 @@ Message = Union[
     SentMessage,
 ]
 
-MESSAGES: Vocabulary[Message] = Vocabulary("type", {**by_name(Message, "Message"), "usage": NodeUsage})
+MESSAGES: Vocabulary[Message] = Vocabulary(
+    "type", {**by_name(Message, "Message"), "usage": NodeUsage, "imports": ImportRecord}
+)
 
 
 def pack_message(message: Message) -> bytes:
