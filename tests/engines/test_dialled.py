@@ -277,7 +277,7 @@ def test_what_a_node_says_of_itself_is_bounded(meeting):
     assert (hello.hostname, hello.instance, hello.nproc) == ("", "i" * 64, 4)
     assert (hello.nnodes, hello.version, hello.command, hello.script) == ("3", "1/1", "", "")
     node.sendall(records.pack(b'C{"type": "stop", "reason": "\\u001b[2J"}'))
-    node.sendall(records.pack(b'C{"type": "closed", "number": "x"}'))
+    node.sendall(records.pack(b'C{"type": "close", "number": "x"}'))
     node.sendall(records.pack(b'C{"type": "stop", "reason": "ctrl-c"}'))
     meeting.until(lambda: meeting.stops)
     assert meeting.stops == ["ctrl-c"]

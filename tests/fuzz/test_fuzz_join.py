@@ -172,7 +172,7 @@ def greeting(rng: random.Random) -> Callable[[socket.socket], None]:
         for _ in range(rng.randrange(40)):
             word = rng.choice(
                 (
-                    {"type": "closed", "number": 1},
+                    {"type": "close", "number": 1},
                     {"type": "stop", "reason": "later"},
                     {"type": "declined", "token": "0123456789abcdef", "message": "no"},
                 )

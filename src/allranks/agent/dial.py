@@ -3,7 +3,7 @@
 Where no login is possible (Kubernetes pods, tasks of a scheduler, a second terminal), every node dials the node
 that coordinates. Records carry control messages (`C` and JSON) or bytes of a channel (`D`, 4 bytes its number).
 
-    node → controller: hello, closed, declined, stop, signal
+    node → controller: hello, close, declined, stop, signal
     controller → node: wait, refused, open, close, call, over
 
 A connection that breaks is dialled again for as long as the lease lasts; the agent and its ranks do not notice. A call
@@ -29,7 +29,6 @@ from allranks.protocol.controls import (
     TO_NODE,
     CallControl,
     CloseControl,
-    ClosedControl,
     DeclinedControl,
     HelloControl,
     OpenControl,
@@ -632,7 +631,7 @@ class Dialler:
         if data is None:
             self._relay.end()
             self._relay.agent_lives = False
-            connection.tell(ClosedControl(self._relay.number))
+            connection.tell(CloseControl(self._relay.number))
         elif data:
             self._rules.up(data)
             connection.pass_on(self._relay.number, data)

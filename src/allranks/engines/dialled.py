@@ -35,7 +35,6 @@ from allranks.protocol.controls import (
     TO_NODE,
     CallControl,
     CloseControl,
-    ClosedControl,
     DeclinedControl,
     HelloControl,
     OpenControl,
@@ -563,7 +562,7 @@ class Listener:
             control = TO_COORDINATOR.read(read_control(record))
         except DecodeError:
             return None
-        if isinstance(control, ClosedControl):
+        if isinstance(control, CloseControl):
             await line.shut(control.number)
         return control
 

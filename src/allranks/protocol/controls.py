@@ -45,7 +45,7 @@ class OpenControl(NamedTuple):
 
 
 class CloseControl(NamedTuple):
-    """Close a channel."""
+    """Close a channel; from a node, its relay has ended."""
 
     number: ChannelNumber
 
@@ -76,12 +76,6 @@ class HelloControl(NamedTuple):
     call: str = ""
 
 
-class ClosedControl(NamedTuple):
-    """The relay of a channel has ended."""
-
-    number: ChannelNumber
-
-
 class DeclinedControl(NamedTuple):
     """The node does not answer a call, and says why."""
 
@@ -102,7 +96,7 @@ class SignalControl(NamedTuple):
 
 
 ToNode = Union[WaitControl, RefusedControl, OverControl, OpenControl, CloseControl, CallControl]
-ToCoordinator = Union[HelloControl, ClosedControl, DeclinedControl, StopControl, SignalControl]
+ToCoordinator = Union[HelloControl, CloseControl, DeclinedControl, StopControl, SignalControl]
 
 TO_NODE: Vocabulary[ToNode] = Vocabulary("type", by_name(ToNode, "Control"))
 TO_COORDINATOR: Vocabulary[ToCoordinator] = Vocabulary("type", by_name(ToCoordinator, "Control"))
