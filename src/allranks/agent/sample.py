@@ -103,6 +103,9 @@ def _rest(channel: socket.socket, deadline: float) -> Optional[str]:
 # -- Stacks by py-spy, which reads the memory of a process ------------------------------------------------------------
 
 STACK_LIMIT = 64 << 10
+# Where the kernel waits in epoll_wait, semtimedop and rt_sigtimedwait. A stop, as py-spy's for native frames, ends them
+# early (signal(7), "Interruption ... by stop signals").
+ENDED_BY_STOP = ("ep_poll", "do_epoll_wait", "do_semtimedop", "__do_semtimedop", "do_sigtimedwait")
 
 
 def py_spy(pid: int, native: bool, seconds: float) -> StackSample:
@@ -218,12 +221,12 @@ def from_outside(process: Process, silent: bool, last: bool, deadline: float) ->
     """Read what can be read of a rank that gave no stack itself.
 
     `silent`: its thread that answers was asked and did not, so something holds the interpreter's lock: then, at the
-    last sample, py-spy stops the process for its native frames."""
+    last sample, py-spy stops the process for its native frames, unless it is in a call that a stop would end."""
     now = read_process(process.pid)
     if now is None or now.is_stopped or now.has_ended:
         state = "gone" if now is None else now.state
         return StackSample(error="no stack: the process is in state %s" % state, state=state)
-    native = silent and last
+    native = silent and last and not read_text("/proc/%d/wchan" % process.pid).startswith(ENDED_BY_STOP)
     one = py_spy(process.pid, native, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
     if native and one.error:
         one = py_spy(process.pid, False, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
