@@ -326,5 +326,6 @@ def test_describe_is_short() -> None:
     few = [row("h1", "h2"), row("h3", "h4", dead="timed out after 10 s")]
     assert describe(few) == "h1–h2 8 Gbit/s 85 µs, h3–h4 dead (timed out after 10 s)"
     many = [row(f"a{at}", f"b{at}", 1e9 + at) for at in range(30)] + [row("x", "y", 1e8), few[1]]
-    slowest = "slowest x–y 800 Mbit/s 85 µs"
-    assert describe(many) == f"32 pairs, median 8 Gbit/s, {slowest}, h3–h4 dead (timed out after 10 s)"
+    said = describe(many)
+    assert said.startswith("h3–h4 dead (timed out after 10 s), x–y 800 Mbit/s 85 µs, a0–b0 8 Gbit/s")
+    assert said.endswith("… 32 in all")

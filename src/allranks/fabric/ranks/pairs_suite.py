@@ -20,7 +20,7 @@ from typing import Dict, Optional, Tuple, TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from allranks.text import error_line, format_bit_rate, format_time
+from allranks.text import error_line, format_bit_rate, format_time, list_first
 
 from ..analysis.heatmap import heatmap
 from ..analysis.judgement import Judgement, judge, retest
@@ -480,19 +480,9 @@ def _stays_dead(pair: Pair, dead_at_first: set[Pair], again: Sequence[LinkRow]) 
 
 
 def describe(rows: Sequence[Measurement]) -> str:
-    """Write `h1–h2 9.1 Gbit/s 85 µs, h3–h4 dead (…)`; of many pairs the median and the slowest, and what is dead."""
-    if len(rows) <= LISTED:
-        return ", ".join(map(_describe_pair, rows))
-    alive = [row for row in rows if not row.dead]
-    dead = [row for row in rows if row.dead]
-    parts = [f"{len(rows)} pairs"]
-    if alive:
-        slowest = _describe_pair(min(alive, key=_rate))
-        parts.append(f"median {format_bit_rate(median(map(_rate, alive)))}, slowest {slowest}")
-    parts += map(_describe_pair, dead[:LISTED])
-    if len(dead) > LISTED:
-        parts.append(f"{len(dead)} dead")
-    return ", ".join(parts)
+    """Write `h1–h2 9.1 Gbit/s 85 µs, h3–h4 dead (…)`; of many pairs those that are dead and the slowest first."""
+    worst_first = sorted(rows, key=_rate) if len(rows) > LISTED else rows
+    return list_first(list(map(_describe_pair, worst_first)), LISTED)
 
 
 def _describe_pair(row: Measurement) -> str:

@@ -29,7 +29,6 @@ from .rounds import (
 )
 
 PAUSE = 0.05  # seconds by which one rank comes later to a barrier
-TOKEN = 1000  # elements
 QUICK_PAYLOAD = 4 << 20  # bytes
 GROWTH = 16  # of payloads
 WIDTH = 4  # bytes of a float32
@@ -164,7 +163,7 @@ def _exchange(lab: Lab, turn: int, dtype: str, counts: list[list[int]]) -> None:
 
 
 def send_recv(lab: Lab) -> str:
-    """Send around a ring both ways, all ranks at once; then a token, one rank after the other."""
+    """Send around a ring both ways, all ranks at once."""
     if lab.world < 2:
         raise NotSupported("one rank alone has no other rank to send to")
     counts = counts_of(lab)
@@ -174,9 +173,7 @@ def send_recv(lab: Lab) -> str:
             lab.arrive(turn)
             _ring(lab, turn, step, count, dtype)
             turn += 1
-    lab.arrive(turn)
-    _token(lab, turn)
-    return f"isend/irecv ring both ways, send/recv token  {lab.use(*DTYPES)}"
+    return f"isend/irecv ring both ways  {lab.use(*DTYPES)}"
 
 
 def _ring(lab: Lab, turn: int, step: int, count: int, dtype: str) -> None:
@@ -185,26 +182,6 @@ def _ring(lab: Lab, turn: int, step: int, count: int, dtype: str) -> None:
     run_batch(ring(lab.give_moved(turn, count, dtype), (lab.rank + step) % lab.world, result, source))
     lab.settle()
     lab.check_moved(result, source, turn, dtype)
-
-
-def _token(lab: Lab, turn: int) -> None:
-    """Send rank 0's numbers around through all others; each adds one to the first element."""
-    token = lab.give_moved(turn, TOKEN, "int64")
-    result = lab.empty(TOKEN, "int64")
-    if lab.rank > 0:
-        dist.recv(result, lab.rank - 1)
-        result[0] += 1
-        dist.send(result, (lab.rank + 1) % lab.world)
-        lab.settle()
-        return
-    dist.send(token, 1)
-    dist.recv(result, lab.world - 1)
-    lab.settle()
-    expected = int(token[0]) + lab.world - 1
-    if int(result[0]) != expected:
-        lab.note(turn, "int64 token", 0, str(expected), str(int(result[0])))
-    result[0] -= lab.world - 1
-    lab.check_moved(result, 0, turn, "int64")
 
 
 def large_payloads(lab: Lab) -> str:
