@@ -19,10 +19,8 @@ from ..compare import (
     Findings,
     Nodes,
     advise,
-    by_item,
     by_odd_nodes,
     collected,
-    differences,
     some,
     values_of,
     warn,
@@ -36,7 +34,6 @@ GROUP = "software"
 LEVEL = "quick"
 SECONDS = 2.0
 PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_", "OMP_")
-VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 LONGEST = 200
 MOST = 100
 SHOWN = 4
@@ -54,7 +51,7 @@ def collect(host: Host) -> Optional[Dict[str, Setting]]:
     """By name; None where nothing is set."""
     settings: Dict[str, Setting] = {}
     for name in sorted(host.env):
-        if name.startswith(PREFIXES) or name in VISIBLE:
+        if name.startswith(PREFIXES):
             settings[name] = (host.env[name][:LONGEST], ENVIRONMENT)
     for path, text in host.facts.nccl.conf.items():
         for line in text.splitlines():  # # begins a comment only at a line's start, the first of two lines counts
@@ -66,15 +63,13 @@ def collect(host: Host) -> Optional[Dict[str, Setting]]:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """Warnings: one for each set of odd nodes, and one for unequal numbers of visible GPUs."""
+    """Warnings: one for each set of odd nodes."""
     nodes: Dict[str, Dict[str, Setting]] = {node: {} for node, facts in facts_by_node.items() if ID in facts}
     nodes.update(collected(facts_by_node, ID, Dict[str, Setting]))
     values = values_of(nodes, lambda settings: {name: value for name, (value, _) in settings.items()})
     names = sorted({name for settings in nodes.values() for name in settings if not re.search(_OF_A_NODE, name)})
-    for odds in by_odd_nodes([name for name in names if name not in VISIBLE], values):
+    for odds in by_odd_nodes(names, values):
         yield _finding(nodes, odds)
-    for name in VISIBLE:
-        yield from _visible(name, by_item(values).get(name, {}))
 
 
 def _finding(nodes: Mapping[str, Dict[str, Setting]], odds: List[Difference[Optional[str]]]) -> Finding:
@@ -94,12 +89,3 @@ def _finding(nodes: Mapping[str, Dict[str, Setting]], odds: List[Difference[Opti
         show = ("grep", first, place) if place != ENVIRONMENT else ("grep", "-s", first, ".bashrc", ".profile")
         remedy = advise(f"unset it, or set one value for all with --env {first}=…", node, *show)
     return warn(ID, names, message, remedy, evidence)
-
-
-def _visible(name: str, devices: Mapping[str, str]) -> Findings:
-    """Which GPUs is a node's own affair; how many is compared among the nodes that set it."""
-    counts = values_of(devices, lambda value: len([word for word in value.split(",") if word.strip()]))
-    for odd in differences("GPU count", counts):
-        remedy = f"set {name} to as many GPUs on each node, or --nproc to the smallest number"
-        evidence = [f"{node}: {name}={devices[node]}" for node in odd.nodes[:8]]
-        yield warn(ID, odd.nodes, f"{name}: {odd.message}", remedy, evidence)
