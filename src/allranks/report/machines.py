@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from allranks.preflight.checks.gpu_driver import Driver
 from allranks.preflight.checks.gpu_model import Models
 from allranks.preflight.checks.ib_ports import PortState
 from allranks.preflight.checks.machine import Machine
@@ -44,7 +43,6 @@ class MachineFacts(NamedTuple):
     machine: Machine = Machine()
     torch_build: Build = Build("")
     gpu_model: Models = Models("", {})
-    gpu_driver: Driver = Driver("", "")
     nic: Mapping[str, InterfaceSpeed] = {}
     ib_ports: Mapping[str, PortState] = {}
 
@@ -72,7 +70,7 @@ def machine_groups(nodes: Mapping[str, MachineFacts]) -> list[tuple[str, Rows]]:
 def machine(facts: MachineFacts) -> Rows:
     """Describe one node; what is unknown is left out."""
     build = facts.torch_build
-    driver = facts.gpu_driver
+    gpus = facts.gpu_model
     count = "" if facts.cpu is None else count_of(facts.cpu, "CPU")
     memory = "" if facts.plan.mem.total is None else f"{format_size(facts.plan.mem.total)} memory"
     rows = [
@@ -81,7 +79,7 @@ def machine(facts: MachineFacts) -> Rows:
         ("Python", _joined(facts.plan.interpreter.version, facts.plan.interpreter.path)),
         ("torch", _joined(facts.plan.interpreter.torch, build.platform, build.nccl and f"NCCL {build.nccl}")),
         ("GPUs", _gpus(facts)),
-        ("driver", _joined(driver.vendor, driver.driver, driver.cuda and f"CUDA {driver.cuda}")),
+        ("driver", _joined(gpus.vendor, gpus.driver, gpus.cuda and f"CUDA {gpus.cuda}")),
         ("/dev/shm", "" if facts.shm.bytes < 0 else format_size(facts.shm.bytes)),
         ("network", _listed(_interface(one.name, facts.nic.get(one.name, UNKNOWN)) for one in facts.linked)),
         ("RDMA ports", _rdma(facts)),

@@ -1,66 +1,71 @@
-"""All GPUs are of one model with the same memory.
+"""All GPUs are of one model with the same memory, under one version of the driver and of its CUDA.
 
-The slowest GPU sets the pace of all, and the smallest memory the batch.
+The slowest GPU sets the pace of all, and the smallest memory the batch. imbue's host-health-checks and GCP's
+configcheck compare drivers. Other versions side by side usually work. NCCL then chooses by what each driver can, and a
+program may find another libcuda on one node.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.protocol.records import NamedTuple
 
 from .. import smi
-from ..compare import Findings, Nodes, advise, by_value, collected, differences, values_of, warn, who
-from ..host import Host
+from ..compare import Findings, Nodes, advise, by_value, collected, differences, having, values_of, warn, who
+from ..host import Host, search_in
 from ..typed_facts import Request
 
 ID = "gpu_model"
 GROUP = "gpu"
 LEVEL = "full"
-SECONDS = 130.0
+SECONDS = 190.0
 TOLERANCE = 0.05  # firmware and ECC keep a little of the memory
+CUDA = re.compile(r"CUDA (?:UMD )?Version *: *(\d+\.\d+)")  # "UMD" since driver 610
 
 
 class Models(NamedTuple):
-    """By model, how many GPUs and the MiB of the smallest."""
+    """By model, how many GPUs and the MiB of the smallest; the versions of the driver and its CUDA."""
 
     vendor: str
     models: Dict[str, Tuple[int, int]]
+    driver: str = ""
+    cuda: str = ""
 
 
 def collect(host: Host) -> Optional[Models]:
     """None without GPUs, or without a tool that tells."""
-    answer = smi.query(host, ["name", "memory.total"])
+    answer = smi.query(host, ["name", "memory.total", "driver_version"])
     if answer is not None:
-        return _counted("nvidia", [(smi.value_of(r["name"]), smi.number(r["memory.total"])) for r in answer.rows])
-    gpus = smi.amd_smi(host, "static", "-a", "-v")
-    if gpus is not None:
-        return _counted(
-            "amd",
-            [(smi.text_at(gpu, "asic", "market_name"), smi.integer(smi.at(gpu, "vram", "size"))) for gpu in gpus],
-        )
-    return None
+        rows = [(smi.value_of(row["name"]), smi.number(row["memory.total"])) for row in answer.rows]
+        driver = next((smi.value_of(row["driver_version"]) for row in answer.rows), "")
+        return Models("nvidia", _counted(rows), driver[:50], search_in(CUDA, smi.nvidia_smi(host).out))
+    gpus = smi.amd_smi(host, "static", "-a", "-v", "-d")
+    if gpus is None:
+        return None
+    rows = [(smi.text_at(gpu, "asic", "market_name"), smi.integer(smi.at(gpu, "vram", "size"))) for gpu in gpus]
+    driver = next((smi.text_at(gpu, "driver", "version") for gpu in gpus), "")
+    return Models("amd", _counted(rows), driver[:50])
 
 
-def _counted(vendor: str, gpus: Sequence[Tuple[str, Optional[float]]]) -> Optional[Models]:
+def _counted(gpus: Sequence[Tuple[str, Optional[float]]]) -> Dict[str, Tuple[int, int]]:
     models: Dict[str, Tuple[int, int]] = {}
     for name, memory in gpus:
         if name:
             size = int(memory or 0)
             count, least = models.get(name, (0, size))
             models[name] = (count + 1, min(least, size))
-    if not models:
-        return None
-    return Models(vendor, models)
+    return models
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """Warnings: nodes with different models or memory, nodes with several models."""
+    """Warnings: nodes with different models, memory or drivers, nodes with several models."""
     nodes = collected(facts_by_node, ID, Models)
+    yield from _drivers(nodes)
     usual = _sizes(nodes)
-    kinds = values_of(
-        nodes, lambda one: [_model_text(name, size, usual[name]) for name, (_, size) in sorted(one.models.items())]
-    )
+    models = {node: sorted(one.models.items()) for node, one in nodes.items() if one.models}
+    kinds = values_of(models, lambda one: [_model_text(name, size, usual[name]) for name, (_, size) in one])
     odd = differences("GPUs", values_of(kinds, lambda kind: " and ".join(kind)))
     for one in odd:
         advice = "use equal GPUs, or expect the slowest to set the pace"
@@ -71,6 +76,18 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         message = f"{who(names)} GPUs of several models: {shown}"
         advice = "keep to one with --env CUDA_VISIBLE_DEVICES=…"
         yield warn(ID, names, message, _advise(advice, nodes, names[0]))
+
+
+def _drivers(nodes: Mapping[str, Models]) -> Findings:
+    """Warn of CUDA's version only where the driver does not explain it."""
+    odd = differences("driver", having(nodes, lambda one: one.driver))
+    odd = odd or differences("CUDA (of the driver)", having(nodes, lambda one: one.cuda))
+    for one in odd:
+        advice = "install the same driver on every node"
+        if one.norm and one.what == "driver":
+            advice += f" ({one.norm})"
+        show = "amd-smi static -d" if nodes[one.nodes[0]].vendor == "amd" else "nvidia-smi"
+        yield warn("driver-version-mismatch", one.nodes, one.message, advise(advice, one.nodes[0], show))
 
 
 def _sizes(nodes: Mapping[str, Models]) -> Dict[str, List[int]]:
@@ -90,4 +107,4 @@ def _model_text(name: str, memory: int, usual: List[int]) -> str:
 
 
 def _advise(advice: str, nodes: Mapping[str, Models], node: str) -> str:
-    return advise(advice, node, "amd-smi list" if nodes[node].vendor == "amd" else "nvidia-smi -L")
+    return advise(advice, node, smi.listing(nodes[node].vendor))
