@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import time
 from functools import partial
 from typing import Iterable, List, Mapping, Optional, Sequence
 
@@ -97,14 +96,14 @@ class NodeHost:
         """Find a program on the ranks' PATH, or in the sbin directories that a user's PATH may lack."""
         return find_program(name, path=self.env.get("PATH", os.defpath) + ":" + SBIN)
 
-    def run(self, argv: Sequence[str], seconds: float = 10.0, cwd: Optional[str] = None, input: str = "") -> Ran:
+    def run(self, argv: Sequence[str], seconds: float = 10.0, cwd: Optional[str] = None) -> Ran:
         """Run a command in the ranks' environment; a child that stays behind cannot hold us."""
         path = argv[0] if "/" in argv[0] else self.which(argv[0])
         if path is None:
             return Ran(None, "", "%s is not installed" % argv[0])
         env = {**self.env, "LC_ALL": "C"}
         try:
-            ended = run_command([path, *argv[1:]], seconds, OUTPUT_LIMIT, env, cwd, input)
+            ended = run_command([path, *argv[1:]], seconds, OUTPUT_LIMIT, env, cwd)
         except OSError as error:
             return Ran(None, "", "%s: %s" % (argv[0], error.strerror))
         words = ended.err.decode("utf-8", "replace")
@@ -125,7 +124,3 @@ class NodeHost:
         """Of the file system that holds a path."""
         disk = os.statvfs(path)
         return Space(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize, disk.f_files, disk.f_favail)
-
-    def now(self) -> float:
-        """Unix seconds."""
-        return time.time()

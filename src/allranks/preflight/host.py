@@ -81,7 +81,7 @@ class Host(Protocol):
         """Find a program on the ranks' PATH (and in the usual sbin directories)."""
         ...
 
-    def run(self, argv: Sequence[str], seconds: float = 10.0, cwd: Optional[str] = None, input: str = "") -> Ran:
+    def run(self, argv: Sequence[str], seconds: float = 10.0, cwd: Optional[str] = None) -> Ran:
         """Run a program in the ranks' environment with LC_ALL=C; end its whole group when time is up."""
         ...
 
@@ -91,10 +91,6 @@ class Host(Protocol):
 
     def space(self, path: str) -> Space:
         """Measure the file system that holds a path. Raise OSError."""
-        ...
-
-    def now(self) -> float:
-        """Read the node's clock, in Unix seconds."""
         ...
 
 

@@ -49,13 +49,6 @@ class Prelude(NamedTuple):
     remarks: Sequence[str] = ()
 
 
-class Load(NamedTuple):
-    """CPUs that the ranks may use, and the three load averages."""
-
-    cpu: int = 0
-    load: Tuple[float, float, float] = (0.0, 0.0, 0.0)
-
-
 class FactsPart(Generic[Kind]):
     """A part of a JSON object, as a record of which every field has a default."""
 
@@ -101,19 +94,11 @@ class Facts(Dict[str, Json]):
         """GPUs that the ranks may use."""
         return self.gpus.count_ or 0
 
-    @cached_property
+    @property
     def cpus(self) -> int:
         """CPUs that the ranks may use; 0 where that is not known."""
-        return self._cpu_load.cpu
-
-    @cached_property
-    def load(self) -> float:
-        """Processes that ran or waited for a CPU in the last minute."""
-        return self._cpu_load.load[0]
-
-    @cached_property
-    def _cpu_load(self) -> Load:
-        return decode_parts(Load, self)
+        value = self.get("cpu")
+        return value if isinstance(value, int) else 0
 
     @cached_property
     def interfaces(self) -> List[InterfaceFacts]:

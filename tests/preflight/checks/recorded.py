@@ -63,7 +63,7 @@ class RecordedHost:
         words = {line.split()[0] for line in self._recording.get("commands", {})}
         return f"/usr/bin/{name}" if name in words else None
 
-    def run(self, argv: Any, seconds: float = 10.0, cwd: str | None = None, input: str = "") -> Ran:
+    def run(self, argv: Any, seconds: float = 10.0, cwd: str | None = None) -> Ran:
         """The output recorded for the command line, by its exact words."""
         line = shlex.join(argv)
         commands = self._recording.get("commands", {})
@@ -86,6 +86,3 @@ class RecordedHost:
         if path not in spaces:
             raise FileNotFoundError(2, "No such file or directory", path)
         return Space(*spaces[path])
-
-    def now(self) -> float:
-        return float(self._recording.get("now", 1_700_000_000.0))

@@ -37,7 +37,6 @@ class Direct(NamedTuple):
     """The way: a module's path, DMABUF, or none and what is missing."""
 
     vendor: str
-    kernel: str
     way: str = ""
     why: str = ""
 
@@ -49,7 +48,7 @@ def collect(host: Host) -> Optional[Direct]:
     if not host.facts.gpu_count or modules is None or not any(rdma.is_active(host, port) for port in rdma.ports(host)):
         return None
     release = text_in(host, "/proc/sys/kernel/osrelease", 256)
-    direct = Direct(vendor, release[:100])
+    direct = Direct(vendor)
     module = next((path for path in modules if host.exists(path)), "")
     if module:
         return direct._replace(way=module)
