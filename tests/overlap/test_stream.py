@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.campaign import examples
 
 from allranks.overlap.stream import BrokenTrace, Reader
-from allranks.overlap.trace import Spans, intersection, union, without
+from allranks.overlap.trace import Spans, intersection, union
 
 DOCUMENT: dict[str, Any] = {
     "schemaVersion": 1, "distributedInfo": {"rank": 3, "ranks": [0, 1]}, "empty": [], "text": "a \"quoted\" } ] text",
@@ -97,12 +97,6 @@ def test_cover_counts_moments(one, other, start, end) -> None:
     assert first.within(start, end) == len(moments(one) & inside)
     assert intersection(first, second).within(start, end) == len(moments(one) & moments(other) & inside)
     assert moments(union((first, second)).intervals()) == moments(one) | moments(other)
-
-
-@given(INTERVALS, INTERVALS)
-@settings(max_examples=examples(50))
-def test_without_takes_moments_away(kept, removed) -> None:
-    assert moments(without(Spans(kept), Spans(removed)).intervals()) == moments(kept) - moments(removed)
 
 
 def test_many_intervals_out_of_order_are_merged_on_the_way(monkeypatch) -> None:

@@ -23,25 +23,29 @@ def test_where_all_agree_nothing_is_said(values: tuple[object, ...]) -> None:
     assert said("torch", *values) == []
 
 
-def test_the_odd_node_is_named_with_both_values() -> None:
-    assert said("torch", "2.13.0", "2.13.0", "2.13.0", "2.6.0") == ["h3 has torch 2.6.0 (the other 3 have 2.13.0)"]
-    found = differences("torch", nodes("2.6.0", "2.13.0", "2.13.0"))
-    assert [(d.nodes, d.value, d.norm) for d in found] == [(["h0"], "2.6.0", "2.13.0")]
+MAY_USE = {"one": "may use", "many": "may use", "phrase": "{value} {what}"}
+IS_AT = {"one": "is at", "many": "are at"}
+RUNS_AT = {"one": "runs at", "many": "run at", "subject": "eth0"}
 
 
-def test_several_odd_nodes_of_one_value() -> None:
-    assert said("torch", "1", "2", "2", "1", "2") == ["h0 and h3 have torch 1 (the other 3 have 2)"]
-
-
-def test_several_odd_values() -> None:
-    assert said("torch", "1", "2", "2", "3", "2") == [
-        "h0 has torch 1 (3 of 5 nodes have 2)", "h3 has torch 3 (3 of 5 nodes have 2)"
-    ]  # fmt: skip
-
-
-def test_nothing_is_a_value_too() -> None:
-    assert said("torch", None, "2", "2") == ["h0 has no torch (the other 2 have 2)"]
-    assert said("apex", "0.1", None, None) == ["h0 has apex 0.1 (the other 2 have none)"]
+@pytest.mark.parametrize(
+    ("values", "words", "messages"),
+    [
+        (("2.13", "2.13", "2.13", "2.6"), {}, ["h3 has X 2.6 (the other 3 have 2.13)"]),
+        (("1", "2", "2", "1", "2"), {}, ["h0 and h3 have X 1 (the other 3 have 2)"]),
+        (("1", "2", "2", "3", "2"), {}, ["h0 has X 1 (3 of 5 nodes have 2)", "h3 has X 3 (3 of 5 nodes have 2)"]),
+        ((None, "2", "2"), {}, ["h0 has no X (the other 2 have 2)"]),
+        (("0.1", None, None), {}, ["h0 has X 0.1 (the other 2 have none)"]),
+        (("a", "a", "1"), IS_AT, ["h2 is at X 1 (the other 2 are at a)"]),
+        ((None, "a", "a"), IS_AT, ["h0 has no X (the other 2 are at a)"]),
+        ((8, 16, 16), MAY_USE, ["h0 may use 8 X (the other 2 may use 16)"]),
+        ((10, 100, 100), RUNS_AT, ["eth0 on h0 runs at 10 (the other 2 run at 100)"]),
+    ],
+)
+def test_the_odd_nodes_are_named_with_both_values(
+    values: tuple[object, ...], words: dict[str, str], messages: list[str]
+) -> None:
+    assert [odd.message for odd in differences("X", nodes(*values), **words)] == messages  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -66,22 +70,6 @@ def test_very_many_values_are_cut() -> None:
     assert message.endswith("7 (h7) and 32 more")
 
 
-def test_verb_and_form_of_the_value() -> None:
-    found = differences("commit", nodes("abcdef", "abcdef", "123456"), lambda v: str(v)[:3], "is at", "are at")
-    assert [d.message for d in found] == ["h2 is at commit 123 (the other 2 are at abc)"]
-
-
-def test_what_stands_behind_the_verb_may_hold_the_value_in_its_middle() -> None:
-    odd = differences("CPUs", nodes(8, 16, 16), one="may use", many="may use", phrase="{value} {what}")
-    assert [d.message for d in odd] == ["h0 may use 8 CPUs (the other 2 may use 16)"]
-    assert said("CPUs", 8, 16) == ["h0 and h1 differ in CPUs: 8 and 16"]
-
-
-def test_a_value_that_is_absent_has_the_plain_verb() -> None:
-    odd = differences("commit", nodes(None, "a", "a"), one="is at", many="are at")
-    assert [d.message for d in odd] == ["h0 has no commit (the other 2 are at a)"]
-
-
 def test_differences_of_the_same_nodes_stand_together() -> None:
     versions = {"h0": {"a": "1", "b": "1"}, "h1": {"a": "2", "b": "2", "c": "1"}, "h2": {"a": "2", "b": "2"}}
     odds = by_odd_nodes(["a", "b", "c"], versions)
@@ -99,11 +87,6 @@ def test_target_is_what_the_user_gave() -> None:
 def test_a_module_without_a_judge_is_refused() -> None:
     with pytest.raises(ValueError, match="judge"):
         read_check(SimpleNamespace(ID="driver", GROUP="host", LEVEL="quick"))
-
-
-def test_a_sentence_about_a_part_of_the_nodes() -> None:
-    odd = differences("speed of eth0", nodes(10, 100, 100), str, "runs at", "run at", subject="eth0")
-    assert [d.message for d in odd] == ["eth0 on h0 runs at 10 (the other 2 run at 100)"]
 
 
 def test_lists() -> None:

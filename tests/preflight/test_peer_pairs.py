@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.preflight.peer_pairs import ALL_PAIRS, FEWER, Blame, blame, covered, is_lossy, loss_of, peers_of
-from allranks.protocol.codec import encode
+from allranks.preflight.peer_pairs import ALL_PAIRS, FEWER, blame, covered, is_lossy, loss_of, peers_of
 from allranks.protocol.messages import PeerResult
 
 
@@ -70,14 +69,6 @@ def test_a_node_and_a_link_that_has_nothing_to_do_with_it() -> None:
 @given(st.sets(st.sampled_from(sorted(permutations(names(5), 2)))))
 def test_every_bad_pair_is_explained(bad: set[tuple[str, str]]) -> None:
     blamed(5, bad)
-
-
-def test_words_and_places() -> None:
-    pairs = (("h1", "h3"),)
-    assert Blame("into", "h3", ("h1", "h2"), pairs).words() == "from h1 and h2 to h3"
-    assert Blame("link", "h1", ("h3",), pairs).words() == "between h1 and h3, both ways"
-    assert encode(Blame("way", "h1", ("h3",), pairs).where()) == {"node": "h1", "peer": "h3"}
-    assert encode(Blame("node", "h3", ("h1",), pairs).where()) == {"node": "h3"}
 
 
 def test_loss_is_of_what_was_counted() -> None:

@@ -11,7 +11,7 @@ from tests.campaign import examples
 from tests.fabric.simulator import Cluster, Fault, accuracy, answer
 
 from allranks.fabric.analysis.blame import explain
-from allranks.fabric.analysis.heatmap import LEVELS, heatmap, level_of
+from allranks.fabric.analysis.heatmap import heatmap
 from allranks.fabric.analysis.judgement import TIMES, Judgement, judge, retest
 from allranks.fabric.analysis.norms import Floors
 from allranks.fabric.analysis.schedule import packed, rounds
@@ -235,10 +235,6 @@ def test_accuracy_with_two_nodes_of_one_fault(what: str) -> None:
     assert sum(item == {("node-slow", "h1"), ("node-slow", "h2")} for item in found) >= 29
 
 
-def test_a_large_cluster() -> None:
-    assert answer(Cluster(1, names(100), [Fault("delay", ("h42",))]).judged().findings) == {("node-slow", "h42")}
-
-
 @settings(max_examples=examples(40))
 @given(st.integers(0, 10_000), st.integers(2, 7), st.floats(0.01, 100))
 def test_order_and_unit_do_not_matter(seed: int, count: int, factor: float) -> None:
@@ -296,12 +292,3 @@ def test_heatmap_of_many_shows_the_worst() -> None:
     judged = steady(first)
     text = heatmap(judged.cells, judged.norms, names(60))
     assert "h50" in text and "h59" in text and "32 of 60 nodes" in text
-
-
-def test_heatmap_of_nothing() -> None:
-    assert "not measured" in heatmap({}, {}, names(2)) and heatmap({}, {}, [])
-
-
-@given(st.floats(0, 1e9))
-def test_every_ratio_has_a_level(ratio: float) -> None:
-    assert level_of(ratio) in LEVELS

@@ -54,16 +54,6 @@ def test_of_many_nodes_each_meets_enough_others_in_few_rounds(count: int) -> Non
     assert str(count) in coverage_note(count) and str(ENOUGH) in coverage_note(count)
 
 
-@pytest.mark.parametrize("count", [0, 1])
-def test_no_pairs(count: int) -> None:
-    assert rounds(names(count)) == []
-
-
-def test_two_and_three() -> None:
-    assert rounds(["a", "b"]) == [(("a", "b"),)]
-    assert [len(pairs) for pairs in rounds(["a", "b", "c"])] == [1, 1, 1]
-
-
 @given(st.lists(st.sampled_from(list(combinations(names(6), 2))), max_size=40))
 def test_packed_keeps_all_and_is_disjoint(pairs: list[Pair]) -> None:
     found = packed(pairs)

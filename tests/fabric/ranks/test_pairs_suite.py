@@ -298,12 +298,6 @@ def test_the_wire_over_process_groups() -> None:
     assert all(min(figures.trips) > 0 and min(figures.rates) > 0 for figures in found.values())
 
 
-def test_no_gpu_is_not_usable() -> None:
-    from allranks.fabric.ranks.nccl_wire import usable  # noqa: PLC0415 - it imports torch
-
-    assert not usable(1000)
-
-
 # -- pure parts ------------------------------------------------------------------------------------
 
 

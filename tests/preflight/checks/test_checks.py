@@ -118,21 +118,6 @@ def test_no_check_says_ssh_for_a_node_of_this_machine(name: str) -> None:
     assert list(failures(name, failure_of)) == []
 
 
-def test_a_changed_finding_is_shown_as_its_sentences() -> None:
-    where = {"node": "h3"}
-    before = {"id": "clock-skew", "status": "warn", "where": where, "message": "5 minutes ahead", "remedy": "x"}
-    after = {**before, "message": "6 minutes ahead"}
-    assert difference([before], [before]) == ""
-    assert difference([before], [after]).splitlines() == [
-        "  warn clock-skew node=h3",
-        "-   5 minutes ahead",
-        "+   6 minutes ahead",
-        "    fix: x",
-    ]
-    assert difference([before], []).splitlines() == ["- warn clock-skew node=h3", "-   5 minutes ahead", "-   fix: x"]
-    assert "peer" in difference([before], [{**before, "peer": "h1"}])
-
-
 @pytest.mark.parametrize("name", CHECKS)
 def test_every_check_has_a_case_with_and_one_without_findings(name: str) -> None:
     lengths = [len(case["findings"]) for case in cases_of(name).values()]
