@@ -10,31 +10,32 @@ from pathlib import Path
 import pytest
 
 from allranks.diagnose.candidate import Strength
-from allranks.diagnose.verdict import FIGURES, EvidenceKind, judge_logs, kind_of
+from allranks.diagnose.verdict import FIGURES, evidence_name, judge_logs
+from allranks.findings import EvidenceName
 from allranks.protocol.codec import encode
 from allranks.runs.logdiagnosis import read_stream
 
 RECORDED = Path(__file__).parents[2] / "bench/calibration/dev2_answers.json"
 
 
-def counted() -> dict[EvidenceKind, list[bool]]:
-    right: dict[EvidenceKind, list[bool]] = defaultdict(list)
+def counted() -> dict[EvidenceName, list[bool]]:
+    right: dict[EvidenceName, list[bool]] = defaultdict(list)
     for row in json.loads(RECORDED.read_text(encoding="utf-8"))["rows"]:
         if row["cause"] != "unknown":
             chosen = row["chosen"]
-            right[kind_of(Strength[chosen["strength"].upper()], chosen["confidence"])].append(row["right"])
+            right[evidence_name(Strength[chosen["strength"].upper()], chosen["confidence"])].append(row["right"])
     return right
 
 
-@pytest.mark.parametrize("kind", [kind for kind in EvidenceKind if kind is not EvidenceKind.GUESS])
-def test_figure_is_what_was_counted(kind: EvidenceKind) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in FIGURES if kind != "guess"])
+def test_figure_is_what_was_counted(kind: EvidenceName) -> None:
     right = counted()[kind]
     assert FIGURES[kind] == round((sum(right) + 1) / (len(right) + 2), 2), (sum(right), len(right))
 
 
 def test_nothing_was_answered_on_a_guess() -> None:
-    assert counted()[EvidenceKind.GUESS] == []
-    assert FIGURES[EvidenceKind.GUESS] < 0.5
+    assert counted()["guess"] == []
+    assert FIGURES["guess"] < 0.5
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,7 @@ class Posted:
         return kept
 
     def described(self) -> Tuple[List[JsonObject], List[JsonObject]]:
-        """Return how many there have been, and those that are not done: `PostedCount`, `DumpedTransfer` of
+        """Return how many there have been, and those that are not done: `DumpedTransfer` of
         diagnose/hangs/recorder.py."""
         counts = [dict(self.row(key), total=total) for key, total in list(self.counts.items())]
         waiting = [dict(self.row(key), number=number) for key, number, _ in self.not_done()]

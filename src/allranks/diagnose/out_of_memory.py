@@ -104,46 +104,15 @@ def size(count: float) -> str:
     return f"{count:.0f} bytes"
 
 
+# Names of options, metrics and Hydra's keys, in small letters and with hyphens.
 NAMES = {
-    "batch": (
-        "batch",
-        "batch-size",
-        "micro-batch",
-        "micro-batch-size",
-        "mbs",
-        "per-device-train-batch-size",
-        "train-micro-batch-size-per-gpu",
-        "per-gpu-batch-size",
-        "per-gpu-train-batch-size",
-        "train-batch-size",
-        "local-batch-size",
-    ),
-    "accumulation": (
-        "grad-accum",
-        "gradient-accumulation",
-        "gradient-accumulation-steps",
-        "grad-accum-steps",
-        "accumulate-grad-batches",
-        "accum",
-        "accum-steps",
-        "accumulation-steps",
-    ),
-    "length": (
-        "seq-length",
-        "seq-len",
-        "sequence-length",
-        "max-length",
-        "max-seq-length",
-        "max-seq-len",
-        "context",
-        "context-length",
-        "block-size",
-        "model-max-length",
-        "cutoff-len",
-    ),
-    "pixels": ("max-pixels", "image-max-pixels", "video-max-pixels"),
-    "stage": ("zero-stage",),
-    "workers": ("workers", "num-workers", "dataloader-num-workers"),
+    "batch": r"(?:local-|(?:per-(?:device|gpu)-)?(?:train-)?(?:micro-)?)batch(?:-size)?|mbs|"
+    r"train-micro-batch-size-per-gpu",
+    "accumulation": r"(?:grad(?:ient)?-)?accum(?:ulation)?(?:-steps)?|accumulate-grad-batches",
+    "length": r"(?:max-)?(?:seq(?:uence)?-)?len(?:gth)?|context(?:-length)?|block-size|model-max-length|cutoff-len",
+    "pixels": r"(?:image-|video-)?max-pixels",
+    "stage": r"zero-stage",
+    "workers": r"(?:dataloader-)?(?:num-)?workers",
 }
 # Keys below `deepspeed_config:` of accelerate's configuration, and the figure that each sets.
 DEEPSPEED = {"zero_stage": "stage", "gradient_accumulation_steps": "accumulation"}
@@ -189,7 +158,7 @@ def read_setting(
     options: dict[str, str] = {}
     for name, value in _pairs(command):
         for figure, names in NAMES.items():
-            if _plain(name) in names and value.isdecimal() and (int(value) > 0 or figure == "stage"):
+            if re.fullmatch(names, _plain(name)) and value.isdecimal() and (int(value) > 0 or figure == "stage"):
                 values[figure] = int(value)
                 options[figure] = name
     for name, number in (deepspeed or {}).items():
@@ -220,9 +189,14 @@ def _plain(name: str) -> str:
     return name.lstrip("-").lower().replace("_", "-").rsplit(".", 1)[-1]
 
 
-def _from(metrics: Mapping[str, object] | None, names: Sequence[str]) -> float | None:
+def _from(metrics: Mapping[str, object] | None, names: str) -> float | None:
     for key, value in (metrics or {}).items():
-        if _plain(str(key)) in names and isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        if (
+            re.fullmatch(names, _plain(str(key)))
+            and isinstance(value, (int, float))
+            and not isinstance(value, bool)
+            and value > 0
+        ):
             return float(value)
     return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from allranks.findings import Finding, Where
 from allranks.protocol.codec import decode_each
@@ -222,14 +221,6 @@ def _state(status: Status, container: str) -> ContainerState:
 _LESS = "ask for less, or for another quota, with --nodes, --gpus or another --namespace"
 
 
-class _Refusal(NamedTuple):
-    """Words by which kubectl or the API server tells a reason, what they mean, and what to do."""
-
-    words: re.Pattern[str]
-    meaning: str
-    remedy: str
-
-
 # Go's net and crypto/tls, client-go's transport, and the API server's Status messages (apimachinery, api/errors)
 _UNREACHED = re.compile(
     r"connection refused|was refused - did you|no such host|i/o timeout|no route to host|network is unreachable|"
@@ -237,28 +228,26 @@ _UNREACHED = re.compile(
     r"no answer in|\bEOF\b|connection reset",
     re.I,
 )
+# The words by which they tell another reason, what those mean, and what to do.
+_NOT_YOU = re.compile(r"Unauthorized|provide credentials|must be logged in|getting credentials")
 _REFUSALS = (
-    _Refusal(
-        re.compile(r"Unauthorized|provide credentials|must be logged in|getting credentials"),
+    (
+        _NOT_YOU,
         "the Kubernetes API server does not accept your credentials",
         "log in again as your cluster asks for, then check with `kubectl auth whoami`",
     ),
-    _Refusal(
-        re.compile(r"exceeded quota"),
-        "a quota of the namespace is used up",
-        _LESS,
-    ),
-    _Refusal(
+    (re.compile(r"exceeded quota"), "a quota of the namespace is used up", _LESS),
+    (
         re.compile(r'forbidden: User "[^"]{1,300}" cannot'),
         "you may not make the objects of the run",
         "`allranks render kubernetes … --output DIR` writes a Role with all rights that it takes (NAME-rbac.yaml)",
     ),
-    _Refusal(
+    (
         re.compile(r'namespaces "[^"]{1,300}" not found'),
         "the namespace does not exist",
         "`kubectl get namespaces` lists those that do, and --namespace chooses one",
     ),
-    _Refusal(
+    (
         re.compile(r"no matches for kind|doesn't have a resource type"),
         "the cluster does not know the kind of the run",
         "install its controller (JobSet, Kubeflow Trainer), or use --kind job",
@@ -268,7 +257,7 @@ _REFUSALS = (
 
 def not_reached(answer: str) -> bool:
     """Tell whether the API server was not reached, or did not know who asked, by kubectl's reason."""
-    return bool(_UNREACHED.search(answer) or _REFUSALS[0].words.search(answer))
+    return bool(_UNREACHED.search(answer) or _NOT_YOU.search(answer))
 
 
 def refusal(answer: str) -> Finding:
@@ -277,9 +266,9 @@ def refusal(answer: str) -> Finding:
     if _UNREACHED.search(answer):
         remedy = "run `kubectl cluster-info; kubectl config get-contexts`, and choose one with --context"
         return _fail("k8s-scheduling", f"the Kubernetes API server was not reached: {reason}", remedy)
-    for one in _REFUSALS:
-        if one.words.search(answer):
-            return _fail("k8s-scheduling", f"{one.meaning}: {reason}", one.remedy)
+    for words, meaning, remedy in _REFUSALS:
+        if words.search(answer):
+            return _fail("k8s-scheduling", f"{meaning}: {reason}", remedy)
     return _fail("k8s-scheduling", f"Kubernetes refused the objects of the run: {reason}", "")
 
 

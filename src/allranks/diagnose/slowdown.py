@@ -7,7 +7,8 @@ what came before, by half at least, and for a while.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import log
 from statistics import median
 from types import MappingProxyType
@@ -156,17 +157,6 @@ class Change(NamedTuple):
     weight: float
 
 
-class _Measured(NamedTuple):
-    """One figure of a node before and after a slowdown, the least that counts, and what to say of it.
-
-    `{after}` and `{before}` in the text are the figures."""
-
-    after: float | None
-    before: float | None
-    least: float
-    text: str
-
-
 def changes(t: float, samples: Mapping[str, Sequence[NodeUsage]]) -> list[Change]:
     """Compare each node's samples after `t` with those before, by the node; the strongest first."""
     changes = []
@@ -175,67 +165,17 @@ def changes(t: float, samples: Mapping[str, Sequence[NodeUsage]]) -> list[Change
         before = [one for one in of_node if one.t <= t]
         if not after or not before:
             continue
-        for measured in _measure(after, before):
-            change = _change(node, measured)
-            if change is not None:
-                changes.append(change)
+        cores = float(after[-1].cores or 1)
+        for measure, least, text in _MEASURES:
+            now = measure(after)
+            was = measure(before)
+            if measure is _of_others:
+                least = max(least, cores / 4)
+            if now is None or was is None or now < least or now < DIFFERS * was:
+                continue
+            sentence = f"{node}: {text.format(after=now, before=was, cores=cores)}"
+            changes.append(Change(node, sentence, now / least))
     return sorted(changes, key=lambda change: -change.weight)
-
-
-def _change(node: str, measured: _Measured) -> Change | None:
-    after = measured.after
-    before = measured.before
-    if after is None or before is None or after < measured.least or after < DIFFERS * before:
-        return None
-    return Change(node, f"{node}: {measured.text.format(after=after, before=before)}", after / measured.least)
-
-
-def _measure(after: Sequence[NodeUsage], before: Sequence[NodeUsage]) -> list[_Measured]:
-    cores = float(after[-1].cores or 1)
-    return [
-        _Measured(
-            _share(after),
-            _share(before),
-            0.005,
-            "{after:.1%} of its TCP segments were sent again, {before:.1%} before",
-        ),
-        _Measured(
-            _throttled(after),
-            _throttled(before),
-            0.1,
-            "its ranks' CPU quota held them back {after:.2g} s a second, {before:.2g} before",
-        ),
-        _Measured(
-            _mean(after, "cpu_others"),
-            _mean(before, "cpu_others"),
-            max(0.5, cores / 4),
-            f"processes that are not of the run use {{after:.1f}} of {cores:.0f} cores, {{before:.1f}} before",
-        ),
-        _Measured(
-            _mean(after, "memory_pressure"),
-            _mean(before, "memory_pressure"),
-            0.1,
-            "processes wait for memory {after:.0%} of the time, {before:.0%} before",
-        ),
-        _Measured(
-            _mean(after, "io_pressure"),
-            _mean(before, "io_pressure"),
-            0.1,
-            "processes wait for disks {after:.0%} of the time, {before:.0%} before",
-        ),
-        _Measured(
-            _held(after),
-            _held(before),
-            0.2,
-            "{after:.0%} of its GPUs are held back by heat or power, {before:.0%} before",
-        ),
-        _Measured(
-            _port_errors(after),
-            _port_errors(before),
-            10.0,
-            "its ports count {after:.0f} errors and repeated packets a second, {before:.0f} before",
-        ),
-    ]
 
 
 def _share(samples: Sequence[NodeUsage]) -> float | None:
@@ -267,6 +207,10 @@ def _throttled(samples: Sequence[NodeUsage]) -> float | None:
     return sum(value for value, _ in values) / seconds
 
 
+def _of_others(samples: Sequence[NodeUsage]) -> float | None:
+    return _mean(samples, "cpu_others")
+
+
 def _held(samples: Sequence[NodeUsage]) -> float | None:
     """Give the share of GPUs whose clocks are held back by anything but rest and a person."""
     held = [any(gpu.held & bit for bit, _ in HELD) for one in samples if one.devices for gpu in one.devices.gpus]
@@ -283,6 +227,22 @@ def _port_errors(samples: Sequence[NodeUsage]) -> float | None:
     if len(counted) < 2 or counted[-1][0] <= counted[0][0]:
         return None
     return (counted[-1][1] - counted[0][1]) / (counted[-1][0] - counted[0][0])
+
+
+# A figure of a node, the least that counts, and what is said of it.
+_MEASURES: tuple[tuple[Callable[[Sequence[NodeUsage]], float | None], float, str], ...] = (
+    (_share, 0.005, "{after:.1%} of its TCP segments were sent again, {before:.1%} before"),
+    (_throttled, 0.1, "its ranks' CPU quota held them back {after:.2g} s a second, {before:.2g} before"),
+    (_of_others, 0.5, "processes that are not of the run use {after:.1f} of {cores:.0f} cores, {before:.1f} before"),
+    (
+        partial(_mean, name="memory_pressure"),
+        0.1,
+        "processes wait for memory {after:.0%} of the time, {before:.0%} before",
+    ),
+    (partial(_mean, name="io_pressure"), 0.1, "processes wait for disks {after:.0%} of the time, {before:.0%} before"),
+    (_held, 0.2, "{after:.0%} of its GPUs are held back by heat or power, {before:.0%} before"),
+    (_port_errors, 10.0, "its ports count {after:.0f} errors and repeated packets a second, {before:.0f} before"),
+)
 
 
 # -- words ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ The ladder, from its top:
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
@@ -96,8 +95,8 @@ def judge_logs(logs: Evidence) -> Verdict:
     candidates = [_valued(c, FixReader.LOGS, logs.value_of) for c in candidates]
     runners_up = _runners_up(candidates, chosen, FixReader.LOGS)
     culprits = tuple(sorted(chosen.culprits))
-    sureness = figure(chosen)
-    evidence_kind = evidence_name(chosen)
+    evidence_kind = evidence_name(chosen.strength, chosen.confidence)
+    sureness = FIGURES[evidence_kind]
     if sureness < SURE and chosen.cause != UNKNOWN.id:
         runners_up = (chosen.finding(FixReader.LOGS), *runners_up)[:RUNNERS_UP]
         chosen = _not_sure(chosen, FixReader.LOGS)
@@ -329,54 +328,20 @@ def _nothing(logs: Evidence) -> Verdict:
 
 DISTINCT = 0.9  # of a candidate's own weight: a text that this fault alone prints
 LIKELY = 0.5  # of its weight: below, it is one of several causes of the same text
-
-
-class EvidenceKind(enum.Enum):
-    """What an answer rests on."""
-
-    STATED = "a text that one fault alone prints"
-    GENERAL = "a text that explains itself, and that other faults print too"
-    OWN_FAILURE = "an exception or a crash of the program, without its reason"
-    COMPLAINT = "what a rank says of others, or a comparison of what ranks say"
-    GUESS = "one of several causes of the same text"
-
-
-FIGURES = {
-    EvidenceKind.STATED: 0.93,  # 40 of 42
-    EvidenceKind.GENERAL: 0.61,  # 13 of 21
-    EvidenceKind.OWN_FAILURE: 0.55,  # 5 of 9
-    EvidenceKind.COMPLAINT: 0.58,  # 6 of 10
-    EvidenceKind.GUESS: 0.4,  # never answered as a cause: below SURE by definition
+# What an answer rests on, and how often such an answer was right.
+FIGURES: dict[EvidenceName, float] = {
+    "stated": 0.93,  # a text that one fault alone prints: 40 of 42
+    "general": 0.61,  # a text that explains itself, and that other faults print too: 13 of 21
+    "own-failure": 0.55,  # an exception or a crash of the program, without its reason: 5 of 9
+    "complaint": 0.58,  # what a rank says of others, or a comparison of what ranks say: 6 of 10
+    "guess": 0.4,  # one of several causes of the same text: never answered, as it is below SURE
 }
 
 
-NAMES: dict[EvidenceKind, EvidenceName] = {
-    EvidenceKind.STATED: "stated",
-    EvidenceKind.GENERAL: "general",
-    EvidenceKind.OWN_FAILURE: "own-failure",
-    EvidenceKind.COMPLAINT: "complaint",
-    EvidenceKind.GUESS: "guess",
-}
-
-
-def kind_of(rule_strength: Strength, weight: float) -> EvidenceKind:
-    """Tell the kind of a candidate's evidence from its strength and its own weight."""
+def evidence_name(strength: Strength, weight: float) -> EvidenceName:
+    """Name the kind of a candidate's evidence by its strength and its own weight."""
     if weight < LIKELY:
-        return EvidenceKind.GUESS
-    if rule_strength >= Strength.FINDING:
-        if weight >= DISTINCT:
-            return EvidenceKind.STATED
-        return EvidenceKind.GENERAL
-    if rule_strength is Strength.WEAK:
-        return EvidenceKind.OWN_FAILURE
-    return EvidenceKind.COMPLAINT
-
-
-def evidence_name(candidate: Candidate) -> EvidenceName:
-    """Name the kind of a candidate's evidence as documents do."""
-    return NAMES[kind_of(candidate.strength, candidate.confidence)]
-
-
-def figure(candidate: Candidate) -> float:
-    """Give how often an answer of this kind was right."""
-    return FIGURES[kind_of(candidate.strength, candidate.confidence)]
+        return "guess"
+    if strength >= Strength.FINDING:
+        return "stated" if weight >= DISTINCT else "general"
+    return "own-failure" if strength is Strength.WEAK else "complaint"

@@ -404,15 +404,6 @@ def test_a_result_that_fits_none_of_its_inputs() -> None:
     assert "1,000 Float elements into 999 Float elements" in found.message
 
 
-def test_a_device_that_has_not_begun_what_the_others_have() -> None:
-    """With TORCH_NCCL_ENABLE_TIMING: something else keeps its device, such as a kernel that does not end."""
-    started, waits = (answer(entry(5, False, backend="nccl", state=state)) for state in ("started", "scheduled"))
-    found = judged(started, started, waits, started)
-    assert (found.case, found.culprits) == (CollectiveFault.STUCK, (2,))
-    assert "has not started on the device of rank 2" in found.message
-    assert judged(waits, waits, waits, waits).case is CollectiveFault.TOGETHER
-
-
 def test_what_is_queued_ahead_blames_nobody() -> None:
     """0 has queued a second collective in another group; 1 waits for the first, which all have called."""
     groups = {"0": (0, 1), "1": (0, 1)}

@@ -26,10 +26,11 @@ MISMATCH = "collective-mismatch"
 UNEVEN = "uneven-data"
 _PROGRESS = (CollectiveFault.MISSING, CollectiveFault.BEHIND)
 Names = Mapping[int, str]
+Doings = Mapping[int, Doing]
 
 
 def attribute(
-    doings: Mapping[int, Doing], ended: Sequence[int], names: Names, recordings: Sequence[RankRecording] = ()
+    doings: Doings, ended: Sequence[int], names: Names, recordings: Sequence[RankRecording] = ()
 ) -> Hang | None:
     """Name the ranks that keep the others waiting; None where no rank waits for another, and none is stopped.
 
@@ -59,7 +60,7 @@ def _standing(recording: RankRecording, item: Doing | None) -> RankRecording:
     return replace(recording, transfers={of_group: ones for of_group, ones in transfers.items() if ones})
 
 
-def _queued(doings: Mapping[int, Doing], recordings: Sequence[RankRecording]) -> dict[int, Doing]:
+def _queued(doings: Doings, recordings: Sequence[RankRecording]) -> dict[int, Doing]:
     """Find the ranks that wait for a collective without a call of torch.distributed on their stack.
 
     With NCCL they spin anywhere in the program. With Gloo `work.wait()` of an asynchronous call is C++, and sleeps at
@@ -86,8 +87,8 @@ def _may_wait(item: Doing, is_on_device: bool) -> bool:
 
 
 def _by_stacks(
-    doings: Mapping[int, Doing],
-    waiting: Mapping[int, Doing],
+    doings: Doings,
+    waiting: Doings,
     ended: Sequence[int],
     names: Names,
     recorded: Account | None,
@@ -114,7 +115,7 @@ def _by_stacks(
     return _apart(doings, waiting, blind, names)
 
 
-def _recorded(recorded: Account, waiting: Mapping[int, Doing], doings: Mapping[int, Doing], names: Names) -> Hang:
+def _recorded(recorded: Account, waiting: Doings, doings: Doings, names: Names) -> Hang:
     """Make the hang that only the recorders show: by their stacks all ranks wait alike."""
     reading = read_account(recorded, names, all_wait=True)
     victims = tuple(rank for rank in waiting if rank not in recorded.culprits)
@@ -122,7 +123,7 @@ def _recorded(recorded: Account, waiting: Mapping[int, Doing], doings: Mapping[i
     return Hang(reading.cause, message, reading.remedy, reading.confidence, recorded.culprits, victims)
 
 
-def _stand(culprits: Sequence[int], others: Sequence[int], doings: Mapping[int, Doing], names: Names) -> str:
+def _stand(culprits: Sequence[int], others: Sequence[int], doings: Doings, names: Names) -> str:
     """Write `. In the program stand rank 3 on h2 at train.py:88 in save and ranks 0-2 at train.py:91 in step`.
 
     Of the others at most two places are named. Nothing is said where no stack tells a place.
@@ -172,8 +173,8 @@ _OUTSIDE = {
 def _outside(
     kind: ActivityKind,
     culprits: list[int],
-    doings: Mapping[int, Doing],
-    waiting: Mapping[int, Doing],
+    doings: Doings,
+    waiting: Doings,
     names: Names,
     ended: Sequence[int] = (),
 ) -> Hang:
@@ -196,7 +197,7 @@ def _outside(
     )
 
 
-def _others(waiting: Mapping[int, Doing], ended: Sequence[int], names: Names) -> str:
+def _others(waiting: Doings, ended: Sequence[int], names: Names) -> str:
     """Say what the other ranks do."""
     if waiting:
         return _wait(waiting, names)
@@ -216,7 +217,7 @@ def _says_outside(ranks: Sequence[int], item: Doing, names: Names) -> str:
     return " ".join(filter(None, words))
 
 
-def _ended(ended: list[int], waiting: Mapping[int, Doing], names: Names) -> Hang:
+def _ended(ended: list[int], waiting: Doings, names: Names) -> Hang:
     """Blame the ranks that ended with code 0 while the others wait in a collective."""
     message = f"{_named(ended, names)} ended with code 0 while {_wait(waiting, names)}"
     remedy = "every rank must do the same number of steps, and none may leave early: use drop_last or padding in the "
@@ -224,7 +225,7 @@ def _ended(ended: list[int], waiting: Mapping[int, Doing], names: Names) -> Hang
     return Hang(UNEVEN, message, remedy, 0.85, tuple(ended), tuple(waiting))
 
 
-def _apart(doings: Mapping[int, Doing], waiting: Mapping[int, Doing], blind: list[int], names: Names) -> Hang:
+def _apart(doings: Doings, waiting: Doings, blind: list[int], names: Names) -> Hang:
     """Compare the places of the ranks where all that could be sampled wait."""
     groups = group(sorted(waiting), lambda rank: waiting[rank].place())
     if len(groups) == 1 and blind:
@@ -260,7 +261,7 @@ def _named(ranks: Iterable[int], names: Names) -> str:
     return name_by_node(ranks, lambda rank: names.get(rank, "?"))
 
 
-def _wait(waiting: Mapping[int, Doing], names: Names) -> str:
+def _wait(waiting: Doings, names: Names) -> str:
     """Write `ranks 0-6 wait in all_reduce (train.py:41 in step)`."""
     who = _named(waiting, names) if len(waiting) <= 2 else f"ranks {numbers(waiting)}"
     places = list(dict.fromkeys(_place(d) for d in waiting.values()))
@@ -270,7 +271,7 @@ def _wait(waiting: Mapping[int, Doing], names: Names) -> str:
     return words
 
 
-def _evidence(ranks: Iterable[int], doings: Mapping[int, Doing]) -> tuple[str, ...]:
+def _evidence(ranks: Iterable[int], doings: Doings) -> tuple[str, ...]:
     lines = []
     for rank in list(ranks)[:3]:
         frames = " < ".join(str(frame) for frame in doings[rank].stack[:4])
@@ -285,7 +286,7 @@ OUT_OF_DATA = (
 )
 
 
-def out_of_data(hang: Hang, doings: Mapping[int, Doing], names: Names) -> Hang:
+def out_of_data(hang: Hang, doings: Doings, names: Names) -> Hang:
     """Turn a mismatch into uneven data where some ranks wait in a barrier further down in the program than others."""
     waiting = {rank: d for rank, d in doings.items() if d.kind is ActivityKind.WAITING}
     behind_loop = sorted(rank for rank, d in waiting.items() if d.call in BARRIERS)

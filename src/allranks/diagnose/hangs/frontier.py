@@ -21,6 +21,8 @@ from .recorder import DEFAULT, RankRecording, RecordedGroup, RecorderEntry, Tran
 SAID = 2  # collectives that a message names
 EVIDENCE = 3
 ANY_SOURCE = -1
+Ranks = tuple[int, ...]
+Recorded = Mapping[int, RankRecording]
 # Operations that no member comes through before all have called them; a root of the others may be through first.
 SYNCHRONISING = frozenset(
     {
@@ -56,7 +58,7 @@ class Account:
     """
 
     case: CollectiveFault
-    culprits: tuple[int, ...]
+    culprits: Ranks
     message: str
     lines: tuple[str, ...] = ()
     is_shape: bool = False
@@ -75,9 +77,9 @@ class Stall:
     group: RecordedGroup
     seq: int
     inside: Mapping[int, RecorderEntry]
-    absent: tuple[int, ...]
-    silent: tuple[int, ...] = ()
-    through: tuple[int, ...] = ()
+    absent: Ranks
+    silent: Ranks = ()
+    through: Ranks = ()
 
     @property
     def kinds(self) -> list[list[int]]:
@@ -85,12 +87,12 @@ class Stall:
         return ranks_by_call(self.inside)
 
     @property
-    def waiting(self) -> tuple[int, ...]:
+    def waiting(self) -> Ranks:
         """The ranks that stand in it."""
         return tuple(rank for rank, entry in self.inside.items() if not entry.done)
 
     @property
-    def missing(self) -> tuple[int, ...]:
+    def missing(self) -> Ranks:
         """The ranks that those in it wait for; where all that could answer have called it, those that could not."""
         if self.absent or self.through:
             return self.absent
@@ -136,30 +138,6 @@ class Stall:
         verb = plural(len(ranks), "is", "are")
         return f"{count_ranks(ranks)} {verb} still in {self.inside[ranks[0]]}{self.group}, which {through}"
 
-    def says_unstarted(self, ranks: Sequence[int]) -> str:
-        """Write `all_reduce #17 of 4 KB has not started on rank 2, which has called it as ranks 0 and 1 have`."""
-        others = count_ranks([rank for rank in self.waiting if rank not in ranks])
-        entry = self.inside[ranks[0]]
-        have = plural(len(ranks), "has", "have")
-        return (
-            f"{entry}{self.group} has not started on the device of {count_ranks(ranks)}, which {have} called it "
-            f"as {others} have"
-        )
-
-
-@dataclass(frozen=True)
-class Unequal:
-    """A send and its receive that are not of one size and type."""
-
-    group: RecordedGroup
-    sent: Transfer
-    received: Transfer
-
-    def says(self) -> str:
-        """Write `rank 0 sends 4,096 Float elements to rank 1, which receives 1,024 Float elements`."""
-        sent = self.sent
-        return f"rank {sent.source} sends {sent.amount} to rank {sent.target}, which receives {self.received.amount}"
-
 
 @dataclass(frozen=True)
 class Unmatched:
@@ -170,12 +148,12 @@ class Unmatched:
     transfer: Transfer
 
     @property
-    def waiting(self) -> tuple[int, ...]:
+    def waiting(self) -> Ranks:
         """The rank that stands in it."""
         return (self.rank,)
 
     @property
-    def missing(self) -> tuple[int, ...]:
+    def missing(self) -> Ranks:
         """The rank that it waits for."""
         return (self.transfer.peer,)
 
@@ -197,10 +175,10 @@ def account(recordings: Sequence[RankRecording]) -> Account | None:
     different = [stall for stall in stalls if stall.is_different]
     if different:
         return _different(different, unheard)
-    unequal = [pair for group in groups for pair in _unequal(group, by_rank)]
+    unequal = [sentence for group in groups for sentence in _unequal(group, by_rank)]
     if unequal:
-        lines = (*_lines(unequal), *unheard)
-        return Account(CollectiveFault.DIFFERENT, (), unequal[0].says(), lines, is_shape=True)
+        lines = (*(f"flight recorder: {sentence}" for sentence in unequal[:EVIDENCE]), *unheard)
+        return Account(CollectiveFault.DIFFERENT, (), unequal[0], lines, is_shape=True)
     reasons: list[Stall | Unmatched] = [*stalls, *unmatched]
     waits = _absences(stalls, unmatched)
     waited_for = {rank for reason in reasons for rank in reason.missing}
@@ -221,7 +199,7 @@ def account(recordings: Sequence[RankRecording]) -> Account | None:
     if passed:
         return replace(_different(passed, unheard), is_over=True)
     if stalls:
-        return _called_by_all(stalls, by_rank, unheard)
+        return _called_by_all(stalls, unheard)
     if not matched:
         return None
     source, target = min(matched)
@@ -234,17 +212,12 @@ def _comes_first(reason: Stall | Unmatched, blamed: Collection[int]) -> bool:
     return isinstance(reason, Unmatched) and (not blamed or reason.rank in blamed)
 
 
-def _called_by_all(stalls: Sequence[Stall], by_rank: Mapping[int, RankRecording], unheard: Sequence[str]) -> Account:
+def _called_by_all(stalls: Sequence[Stall], unheard: Sequence[str]) -> Account:
     """Make the account of collectives that all members have called alike, and that do not come to an end."""
     behind = next((stall for stall in stalls if stall.is_stuck and len(stall.waiting) <= len(stall.through)), None)
     if behind is not None:
         message = behind.says_stuck(behind.waiting)
         return Account(CollectiveFault.BEHIND, behind.waiting, message, (f"flight recorder: {message}", *unheard))
-    unstarted = _unstarted(stalls, by_rank)
-    if unstarted is not None:
-        stall, ranks = unstarted
-        message = stall.says_unstarted(ranks)
-        return Account(CollectiveFault.STUCK, ranks, message, (f"flight recorder: {message}", *unheard))
     alike = [stall for stall in stalls if not stall.missing] or stalls
     return Account(CollectiveFault.TOGETHER, (), alike[0].says(), (*_lines(alike[:1]), *unheard))
 
@@ -257,7 +230,7 @@ def _groups(recordings: Iterable[RankRecording]) -> list[RecordedGroup]:
     return sorted(names, key=lambda g: (g.desc != DEFAULT, len(g.name), g.name, g.ranks))
 
 
-def _stalls(group: RecordedGroup, by_rank: Mapping[int, RankRecording], mute: Collection[int]) -> Iterator[Stall]:
+def _stalls(group: RecordedGroup, by_rank: Recorded, mute: Collection[int]) -> Iterator[Stall]:
     """Give the collectives of a group that ranks stand in, the earliest first.
 
     Of each rank its first unfinished one counts. What it has queued behind that holds no rank.
@@ -273,7 +246,7 @@ def _stalls(group: RecordedGroup, by_rank: Mapping[int, RankRecording], mute: Co
         yield Stall(group, seq, inside, absent, silent, through)
 
 
-def _unlike(group: RecordedGroup, by_rank: Mapping[int, RankRecording]) -> Iterator[Stall]:
+def _unlike(group: RecordedGroup, by_rank: Recorded) -> Iterator[Stall]:
     """Give the first collective of a group that its members have called unlike each other, though it may have ended.
 
     Gloo lets some of them pass, and what follows from it fails elsewhere: it counts where nothing unfinished explains
@@ -293,8 +266,8 @@ def _unlike(group: RecordedGroup, by_rank: Mapping[int, RankRecording]) -> Itera
             return
 
 
-def _unequal(group: RecordedGroup, by_rank: Mapping[int, RankRecording]) -> Iterator[Unequal]:
-    """Give the sends whose receive is of another size or type: of two ranks the unfinished ones pair by order.
+def _unequal(group: RecordedGroup, by_rank: Recorded) -> Iterator[str]:
+    """Name the sends whose receive is of another size or type: of two ranks the unfinished ones pair by order.
 
     Where the two have a different number of them, one is done on one side, and so nothing follows.
     """
@@ -305,14 +278,13 @@ def _unequal(group: RecordedGroup, by_rank: Mapping[int, RankRecording]) -> Iter
             received = _by_peer(by_rank[peer].transfers.get(group, ())).get((rank, False), [])
             if len(sent) != len(received):
                 continue
-            one, other = sent[0], received[0]
+            one = sent[0]
+            other = received[0]
             if one.elements and other.elements and one.amount != other.amount:
-                yield Unequal(group, one, other)
+                yield f"rank {rank} sends {one.amount} to rank {peer}, which receives {other.amount}"
 
 
-def _unmatched(
-    group: RecordedGroup, by_rank: Mapping[int, RankRecording], mute: Collection[int]
-) -> Iterator[Unmatched]:
+def _unmatched(group: RecordedGroup, by_rank: Recorded, mute: Collection[int]) -> Iterator[Unmatched]:
     """Give the sends and receives whose other end is not there: of two ranks the unfinished ones pair by order.
 
     Where both ranks have counted all of them, the k-th of one pairs with the k-th of the other.
@@ -349,7 +321,7 @@ def _by_peer(transfers: Iterable[Transfer]) -> dict[tuple[int, bool], list[Trans
     return group(transfers, lambda transfer: (transfer.peer, transfer.is_send))
 
 
-def _matched(groups: Iterable[RecordedGroup], by_rank: Mapping[int, RankRecording]) -> set[tuple[int, int]]:
+def _matched(groups: Iterable[RecordedGroup], by_rank: Recorded) -> set[tuple[int, int]]:
     """List the pairs of ranks that stand at both ends of a transfer."""
     ends = Counter[tuple[int, int, int, bool]]()
     for at, of_group in enumerate(groups):
@@ -444,7 +416,7 @@ def terminal_components(edges: Mapping[Hashable, Collection[Hashable]]) -> list[
     return [component for at, component in enumerate(components) if at not in leaving]
 
 
-def _idle(by_rank: Mapping[int, RankRecording]) -> set[int]:
+def _idle(by_rank: Recorded) -> set[int]:
     """Find the ranks that stand in nothing while the job stands still, whether or not one waits for them already.
 
     Gloo records no sends and receives, so there it proves nothing. Where most ranks are idle it does not either.
@@ -454,23 +426,6 @@ def _idle(by_rank: Mapping[int, RankRecording]) -> set[int]:
     if len(idle) * 2 >= len(by_rank) or not all(entry.is_on_device for entry in calls):
         return set()
     return idle
-
-
-def _unstarted(stalls: Iterable[Stall], by_rank: Mapping[int, RankRecording]) -> tuple[Stall, tuple[int, ...]] | None:
-    """Find the few ranks whose device has not begun what it has on the others: something else keeps it.
-
-    Only where the rank has nothing unfinished before it.
-    """
-    for stall in stalls:
-        started = [rank for rank in stall.waiting if stall.inside[rank].started]
-        held = tuple(
-            rank
-            for rank in stall.waiting
-            if not stall.inside[rank].started and by_rank[rank].stands_at == stall.inside[rank]
-        )
-        if held and len(held) < len(started):
-            return stall, held
-    return None
 
 
 # -- what is said ----------------------------------------------------------------------------------------
@@ -507,7 +462,7 @@ def _blamed(
     return Account(case, tuple(sorted({*absent, *stuck})), "; ".join(sentences[:SAID]), (*evidence, *unheard))
 
 
-def _most_waited_for(circles: Iterable[Collection[int]], reasons: Iterable[Stall | Unmatched]) -> tuple[int, ...]:
+def _most_waited_for(circles: Iterable[Collection[int]], reasons: Iterable[Stall | Unmatched]) -> Ranks:
     """Find, among ranks that wait for each other, the one that most of them wait for; none where there are several."""
     inside = {rank for ranks in circles for rank in ranks}
     waiters = Counter[int]()
@@ -520,14 +475,14 @@ def _most_waited_for(circles: Iterable[Collection[int]], reasons: Iterable[Stall
     return (most[0][0],)
 
 
-def _odd(kinds: Sequence[Sequence[int]]) -> tuple[int, ...]:
+def _odd(kinds: Sequence[Sequence[int]]) -> Ranks:
     """List the ranks outside the largest set; none where the two largest are equal."""
     if len(kinds) < 2 or len(kinds[0]) == len(kinds[1]):
         return ()
     return tuple(sorted(rank for ranks in kinds[1:] for rank in ranks))
 
 
-def _lines(stalls: Sequence[Stall | Unmatched | Unequal]) -> tuple[str, ...]:
+def _lines(stalls: Sequence[Stall | Unmatched]) -> tuple[str, ...]:
     return tuple(f"flight recorder: {stall.says()}" for stall in stalls[:EVIDENCE])
 
 

@@ -22,6 +22,9 @@ CAUSE = "mtu-or-packet-loss"
 SLOW = "slow-link"
 RESENT = 10  # packets sent again since a connection began: a sound network loses fewer
 SAID = 3  # links that a message names
+Samples = Mapping[int, StackSample]
+Names = Mapping[int, str]  # nodes by rank
+Link = tuple[str, str]  # two nodes, or two addresses
 ACK_OF_SYN = 1  # tcpi_bytes_acked of who connected counts the SYN
 
 
@@ -38,9 +41,9 @@ class LinkEnd(NamedTuple):
 
 
 def dead_link(
-    first: Mapping[int, StackSample],
-    second: Mapping[int, StackSample],
-    names: Mapping[int, str],
+    first: Samples,
+    second: Samples,
+    names: Names,
     addresses: Mapping[str, str],
     quiet: float = 0.0,
 ) -> Hang | None:
@@ -72,9 +75,7 @@ def dead_link(
     )
 
 
-def slow_link(
-    first: Mapping[int, StackSample], second: Mapping[int, StackSample], names: Mapping[int, str], seconds: float
-) -> Hang | None:
+def slow_link(first: Samples, second: Samples, names: Names, seconds: float) -> Hang | None:
     """Name the links over which ranks wait for data that still moves; None where none does.
 
     The samples are `seconds` apart. Both have data that the peer's kernel has not acknowledged: a link that keeps up
@@ -91,9 +92,7 @@ def slow_link(
     return _slow(SLOW, sentences, {link: links[link] for link in slow})
 
 
-def lossy_link(
-    first: Mapping[int, StackSample], second: Mapping[int, StackSample], names: Mapping[int, str]
-) -> Hang | None:
+def lossy_link(first: Samples, second: Samples, names: Names) -> Hang | None:
     """Name the links whose packets were sent again and may yet arrive; None without one.
 
     To be asked where nothing else explains why all ranks wait: a peer that does not read is not a lossy link.
@@ -110,7 +109,7 @@ def lossy_link(
     return _slow(CAUSE, sentences, {link: links[link] for link in lossy[:SAID]})
 
 
-def _slow(cause: str, said: Sequence[str], links: Mapping[tuple[str, str], Sequence[LinkEnd]]) -> Hang:
+def _slow(cause: str, said: Sequence[str], links: Mapping[Link, Sequence[LinkEnd]]) -> Hang:
     return Hang(
         cause,
         f"a link is slow and nothing hangs: {join_words(said)}, and the ranks wait for it",
@@ -124,14 +123,12 @@ def _slow(cause: str, said: Sequence[str], links: Mapping[tuple[str, str], Seque
     )
 
 
-def _waiting_links(
-    first: Mapping[int, StackSample], second: Mapping[int, StackSample], names: Mapping[int, str]
-) -> dict[tuple[str, str], list[LinkEnd]]:
+def _waiting_links(first: Samples, second: Samples, names: Names) -> dict[Link, list[LinkEnd]]:
     ends = [end for rank in sorted(second) for end in _waiting_ends(rank, first, second, names)]
     return group(ends, lambda end: (end.sender, end.receiver))
 
 
-def _by_ends(rank: int, samples: Mapping[int, StackSample]) -> dict[tuple[str, str], RankSocket]:
+def _by_ends(rank: int, samples: Samples) -> dict[Link, RankSocket]:
     """Return the connections of a rank by their two addresses; none where it has no sample."""
     if rank not in samples:
         return {}
@@ -143,9 +140,7 @@ def _far(sample: StackSample) -> list[RankSocket]:
     return [one for one in sample.sockets if not is_loopback(one.peer)]
 
 
-def _waiting_ends(
-    rank: int, first: Mapping[int, StackSample], second: Mapping[int, StackSample], names: Mapping[int, str]
-) -> Iterable[LinkEnd]:
+def _waiting_ends(rank: int, first: Samples, second: Samples, names: Names) -> Iterable[LinkEnd]:
     """Find the connections of a rank to other ranks that had data on its way in both samples."""
     before = _by_ends(rank, first)
     for one in _far(second[rank]):
@@ -176,7 +171,7 @@ def _least_retransmits(quiet: float) -> int:
     return least
 
 
-def _look_at(links: Iterable[tuple[str, str]]) -> str:
+def _look_at(links: Iterable[Link]) -> str:
     """Write where to look: at the node that all links have in common, or at both ends of the first."""
     listed = list(links)
     suspects = _only_node(listed) or " and ".join(listed[0])
@@ -188,9 +183,9 @@ def _look_at(links: Iterable[tuple[str, str]]) -> str:
 
 def _dead_ends(
     rank: int,
-    first: Mapping[int, StackSample],
-    second: Mapping[int, StackSample],
-    names: Mapping[int, str],
+    first: Samples,
+    second: Samples,
+    names: Names,
     addresses: Mapping[str, str],
 ) -> Iterable[LinkEnd]:
     """Find the connections of a rank that got no answer from one sample to the next."""
@@ -213,7 +208,7 @@ def _dead_ends(
             yield LinkEnd(rank, one, here, there, True, peer_rank)
 
 
-def _find_other_end(one: RankSocket, samples: Mapping[int, StackSample]) -> tuple[int, RankSocket] | None:
+def _find_other_end(one: RankSocket, samples: Samples) -> tuple[int, RankSocket] | None:
     """Find the rank that has the other end of a connection, and how it counts."""
     for rank, sample in samples.items():
         for end in _far(sample):
@@ -222,7 +217,7 @@ def _find_other_end(one: RankSocket, samples: Mapping[int, StackSample]) -> tupl
     return None
 
 
-def _only_node(links: Iterable[tuple[str, str]]) -> str:
+def _only_node(links: Iterable[Link]) -> str:
     """Give the node that is an end of all links, where there are several; else nothing."""
     listed = list(links)
     common = set(listed[0]).intersection(*listed)

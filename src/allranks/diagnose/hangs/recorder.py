@@ -70,8 +70,8 @@ class RecorderEntry:
     `elements` and `dtype` are of its inputs, `result` and `result_dtype` of its outputs (0 and "" where they are not
     recorded).
 
-    `order` counts all calls of the rank; `created` is the unix time of the call, 0 where it is not known; `started`:
-    the device has begun it (torch knows it where TORCH_NCCL_ENABLE_TIMING is set); `at` is the program's frame.
+    `order` counts all calls of the rank; `created` is the unix time of the call, 0 where it is not known; `at` is the
+    program's frame.
     """
 
     seq: int
@@ -81,7 +81,6 @@ class RecorderEntry:
     done: bool
     order: int = 0
     created: float = 0.0
-    started: bool = False
     at: Frame | None = None
     result: int = 0
     result_dtype: str = ""
@@ -292,7 +291,6 @@ class DumpedEntry(NamedTuple):
             done=done,
             order=self.record_id,
             created=self.created,
-            started=self.state == "started",
             at=None if done else self._place(),
             result=_count(self.output_sizes),
             result_dtype="".join(self.output_dtypes[:1]),
@@ -335,34 +333,24 @@ class DumpedRecorder(NamedTuple):
     entries: tuple[DumpedEntry, ...] = ()
 
 
-@dataclass(frozen=True)
-class DumpedPeer:
-    """Sends, or receives, with one peer (its global rank) and one tag."""
+class DumpedTransfer(NamedTuple):
+    """Sends, or receives, with one peer (its global rank) and one tag.
+
+    One that a rank waits in, by its frame, or may wait for has a `number`, 0: it is the newest. A count has `total`.
+    """
 
     group: str
     peer: int
     is_send: bool
     tag: int = 0
+    number: int = 0
+    is_blocking: bool = False
+    total: int = 0
 
     @property
     def ends(self) -> TransferEnds:
         """What they have in common."""
         return TransferEnds(self.peer, self.is_send, self.tag)
-
-
-@dataclass(frozen=True)
-class DumpedTransfer(DumpedPeer):
-    """One that a rank waits in, by its frame, or may wait for. `number` counts them, 0: it is the newest."""
-
-    number: int = 0
-    is_blocking: bool = False
-
-
-@dataclass(frozen=True)
-class PostedCount(DumpedPeer):
-    """How many there have been."""
-
-    total: int = 0
 
 
 class Dump(NamedTuple):
@@ -372,7 +360,7 @@ class Dump(NamedTuple):
     groups: tuple[RecordedGroup, ...] = ()
     recorders: Mapping[str, DumpedRecorder] = {}
     transfers: tuple[DumpedTransfer, ...] = ()
-    posted: tuple[PostedCount, ...] = ()
+    posted: tuple[DumpedTransfer, ...] = ()
 
 
 class ConfiguredGroup(NamedTuple):

@@ -13,15 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from allranks.findings import Where
-from allranks.text import group, plural
+from allranks.text import plural
 
 from ..candidate import Candidate, Reading, Strength
-from ..exceptions import is_of_library
 from ..logs.ends import ends
 from ..logs.lines import LogLine
 from ..logs.sightings import Evidence, Sighting, quoted
 from ..signatures.c10d import DTYPES, OP, SHAPE, compare_calls
-from ..words import count_ranks, numbers, place_of_frame, short
+from ..words import count_ranks, numbers, short
 from .log_lines import read_candidate
 
 NEAR = 12  # lines that belong to the message of a mismatch
@@ -46,6 +45,12 @@ PREPARE = "Prepare the data before the run, or give the group a longer timeout (
 READ_DUMPS = "Copy these files of all ranks into one directory DIR, and run `allranks diagnose DIR`"
 
 
+def _of_no_rank(evidence: Evidence, sightings: Sequence[Sighting]) -> Candidate:
+    """Read what ranks complain of: none of those that say so is at fault."""
+    candidate = read_candidate(evidence, sightings)
+    return replace(candidate, where=candidate.where._replace(rank=None), culprits=frozenset())
+
+
 def mismatch(evidence: Evidence) -> list[Candidate]:
     """Read the whole message by which TORCH_DISTRIBUTED_DEBUG=DETAIL names different calls."""
     reports = evidence.weighed_by("collective-mismatch")
@@ -55,7 +60,7 @@ def mismatch(evidence: Evidence) -> list[Candidate]:
     at = next(i for i, line in enumerate(evidence.lines) if line is head)
     text = "\n".join(line.text for line in evidence.lines[at : at + NEAR] if line.file == head.file)
     cause, confidence = compare_calls(text)
-    candidate = read_candidate(evidence, reports)
+    candidate = _of_no_rank(evidence, reports)
     calls = ", ".join(dict.fromkeys(name for names in OP.findall(text) for name in names if name))
     shapes = dict.fromkeys(f"[{s}]" for s in SHAPE.findall(text))
     types = dict.fromkeys(DTYPES.findall(text))
@@ -66,16 +71,7 @@ def mismatch(evidence: Evidence) -> list[Candidate]:
         if "_BASE" in calls:
             candidate = replace(candidate, remedy=SHARDED)
         message = f"ranks call {calls or 'one collective'} with different shapes: {' against '.join(shapes)}"
-    return [
-        replace(
-            candidate,
-            cause=cause,
-            confidence=confidence,
-            message=short(message),
-            culprits=frozenset(),
-            where=candidate.where._replace(rank=None),
-        )
-    ]
+    return [replace(candidate, cause=cause, confidence=confidence, message=short(message))]
 
 
 # -- time-outs -------------------------------------------------------------------------------------------
@@ -121,14 +117,11 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
     if not reports:
         return []
     lines = [w.sighting.line for w in waiting.values()] or [reports[0].line]
-    candidate = read_candidate(evidence, reports[:1])
     candidate = replace(
-        candidate,
+        _of_no_rank(evidence, reports[:1]),
         rule="collective-timeout",
         strength=Strength.SYMPTOM,
-        where=candidate.where._replace(rank=None),
         evidence=tuple(quoted(line) for line in lines[:3]),
-        culprits=frozenset(),
     )
     reading = None
     if _is_of_one_group(evidence):
@@ -255,20 +248,9 @@ def first_rank(evidence: Evidence) -> list[Candidate]:
     if not waited:
         return []
     call = next(call for call in waited[0].calls if call in FIRST_RANK_CALLS)
-    candidate = read_candidate(evidence, waited)
+    candidate = replace(_of_no_rank(evidence, waited), rule="first-rank", cause="straggler", remedy=PREPARE)
     message = f"the other ranks waited in {call} until they timed out: the rank that goes first was still at work"
-    return [
-        replace(
-            candidate,
-            rule="first-rank",
-            cause="straggler",
-            confidence=0.72,
-            message=message,
-            remedy=PREPARE,
-            where=candidate.where._replace(rank=None),
-            culprits=frozenset(),
-        )
-    ]
+    return [replace(candidate, confidence=0.72, message=message)]
 
 
 def preparing(evidence: Evidence) -> list[Candidate]:
@@ -280,20 +262,9 @@ def preparing(evidence: Evidence) -> list[Candidate]:
     state = short(progress[-1].line.text.strip().rsplit("\r", 1)[-1], 80)
     if "100%" in state:
         return []
-    candidate = read_candidate(evidence, gave_up)
-    return [
-        replace(
-            candidate,
-            rule="preparing",
-            cause="straggler",
-            strength=Strength.SYMPTOM,
-            confidence=0.6,
-            message=f"ranks waited until it timed out, while another still prepared the data ({state})",
-            remedy=PREPARE,
-            where=candidate.where._replace(rank=None),
-            culprits=frozenset(),
-        )
-    ]
+    candidate = replace(_of_no_rank(evidence, gave_up), rule="preparing", cause="straggler", remedy=PREPARE)
+    message = f"ranks waited until it timed out, while another still prepared the data ({state})"
+    return [replace(candidate, strength=Strength.SYMPTOM, confidence=0.6, message=message)]
 
 
 def ranks_announced(evidence: Evidence) -> list[Candidate]:
@@ -307,8 +278,7 @@ def ranks_announced(evidence: Evidence) -> list[Candidate]:
     absent = frozenset(range(min(world, MOST_RANKS))) - set(counts)
     if not absent:
         return []
-    candidate = replace(read_candidate(evidence, announced), rule="ranks-announced", culprits=frozenset())
-    candidate = replace(candidate, where=candidate.where._replace(rank=None))
+    candidate = replace(_of_no_rank(evidence, announced), rule="ranks-announced")
     if min(counts.values()) < ENOUGH:
         message = f"{count_ranks(absent)} of {world} never announced themselves: not started, or on nodes without a log"
         absent_ranks = replace(candidate, cause="rendezvous-timeout", strength=Strength.SYMPTOM)
@@ -345,7 +315,7 @@ def sizes_said(evidence: Evidence) -> list[Candidate]:
         listed = ", ".join(f"rank {rank} {size}" for rank, (size, _) in sorted(by_rank.items()))
         return [
             replace(
-                read_candidate(evidence, crashed[:1]),
+                _of_no_rank(evidence, crashed[:1]),
                 rule="sizes-said",
                 cause="collective-shape-mismatch",
                 strength=Strength.ROOT,
@@ -353,46 +323,9 @@ def sizes_said(evidence: Evidence) -> list[Candidate]:
                 message=short(f"ranks print different sizes before a crash in their collective ({words}): {listed}"),
                 evidence=tuple(quoted(line) for _, line in by_rank.values()),
                 where=Where(),
-                culprits=frozenset(),
             )
         ]
     return []
-
-
-def failed_stacks(evidence: Evidence) -> list[Candidate]:
-    """Compare where ranks stood in the program when their collective failed, as torch's recorder tells."""
-    innermost: dict[int, Sighting] = {}
-    rank: int | None = None
-    for sighting in evidence.weighed_by("failed-stacks"):
-        if sighting.row.id == "failed-stack":
-            rank = sighting.line.rank
-        elif rank is not None and rank not in innermost and not is_of_library(sighting.groups["path"]):
-            innermost[rank] = sighting
-    by_place = group(innermost, lambda rank: _place_in_program(innermost[rank]))
-    if len(by_place) < ENOUGH:
-        return []
-    fewest = min(by_place.values(), key=len)
-    late = frozenset(fewest) if sum(len(ranks) == len(fewest) for ranks in by_place.values()) == 1 else frozenset()
-    parts = ", ".join(f"{count_ranks(ranks)} at {place}" for place, ranks in list(by_place.items())[:4])
-    candidate = read_candidate(evidence, evidence.of_rows("failed-stack"))
-    where = candidate.where._replace(rank=min(late) if len(late) == 1 else None)
-    message = f"ranks waited at different places of the program: {parts}"
-    return [
-        replace(
-            candidate,
-            rule="failed-stacks",
-            strength=Strength.SYMPTOM,
-            confidence=0.72,
-            message=message,
-            where=where,
-            evidence=tuple(quoted(innermost[ranks[0]].line) for ranks in by_place.values())[:3],
-            culprits=late,
-        )
-    ]
-
-
-def _place_in_program(frame: Sighting) -> str:
-    return place_of_frame(frame.groups["path"], frame.groups["number"], frame.groups["function"])
 
 
 RULES = {
@@ -400,7 +333,6 @@ RULES = {
     "first-rank": ("transformers training_args.py main_process_first, accelerate state.py", first_rank),
     "ranks-announced": ("Lightning fabric/utilities/distributed.py (_init_dist_connection)", ranks_announced),
     "sizes-said": ("the program's own words, nccl.h ncclAllReduce: the same count on all ranks", sizes_said),
-    "failed-stacks": ("torch ProcessGroupNCCL.cpp printTraceback, TORCH_FR_BUFFER_SIZE", failed_stacks),
     "collective-mismatch": ("torch ProcessGroupWrapper.cpp (CollectiveFingerPrint)", mismatch),
     "collective-timeout": ("torch ProcessGroupNCCL.cpp (checkTimeout, pg_status, heartbeatMonitor)", timeouts),
     "uneven-end": ("torch elastic/multiprocessing/api.py (PContext.close), errors/__init__.py", uneven_end),

@@ -331,7 +331,23 @@ RUNNER = "/runner.py"
 def _exited(incident: Incident, group: AlikeFailures) -> Reading:
     """Read a code without an exception: sys.exit, a refused argument, an absent script, a shell's 127."""
     end = group.first.exit
-    threads = thread_words(end.tail)
+    cause, confidence, what, remedy = _read_code(incident, group, end)
+    last = ""
+    if remedy is None:
+        last = one_line("".join(last_lines(end.tail, 1)), SHORT)
+        remedy = ""
+        if not last:
+            what += " and printed nothing"
+            remedy = f"look for sys.exit({end.fact.code}) and os._exit({end.fact.code}) in the program and in what it "
+            remedy += "calls"
+    words = name_with(what, group.pid)
+    if last:
+        words += f", its last line: {last}"
+    return Reading(cause, confidence, words + thread_words(end.tail), remedy)
+
+
+def _read_code(incident: Incident, group: AlikeFailures, end: RankEnd) -> tuple[str, float, str, str | None]:
+    """Give cause, confidence, what the rank did, and the remedy; None where only its last line may tell one."""
     absent = NO_SCRIPT.search(end.tail) if end.fact.code == 2 else None
     if absent:
         why = absent[3] or "no __main__ there"
@@ -341,43 +357,29 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
             remedy += ", or ship this directory to the nodes with `run --sync`"
         if script.endswith(RUNNER):  # allranks' own: only a container hides it
             remedy = f"mount {script.removesuffix(RUNNER)} into the container of --wrap (Apptainer: --bind DIRECTORY)"
-        return Reading(
-            "permission-denied" if absent[2] == "13" else "remote-path-missing",
-            0.95,
-            name_with(f"could not open the script {absent[1]}: {why.rstrip(']')}", group.pid) + threads,
-            remedy,
-        )
+        cause = "permission-denied" if absent[2] == "13" else "remote-path-missing"
+        return cause, 0.95, f"could not open the script {script}: {why.rstrip(']')}", remedy
     if end.fact.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE):
         refusals = [one_line(line) for line in end.tail.splitlines() if "error: " in line]
-        what = ": ".join(("refused the arguments of the program", *refusals[-1:]))
-        return Reading("bad-launch-arguments", 0.95, name_with(what, group.pid) + threads)
+        return "bad-launch-arguments", 0.95, ": ".join(("refused the arguments of the program", *refusals[-1:])), ""
     lacking = no_module(end.tail)
     if lacking:
         module = lacking["module"] or lacking["parent"]
         python = lacking["python"]
-        install = f"`{python} -m pip install {module.partition('.')[0]}`"
-        remedy = f"run {install} on every node, or choose another interpreter with --python"
-        return Reading(
-            "missing-module",
-            0.95,
-            name_with(f"found no module {module} in {python}", group.pid) + threads,
-            WITH_PYTHONPATH if "PYTHONPATH" in incident.withheld else remedy,
-        )
-    if LOST_ENVIRONMENT.find(end.tail):
-        what = f"began without RANK: {LOST_ENVIRONMENT.means}"
-        row = LOST_ENVIRONMENT
-        return Reading(row.cause, row.confidence, name_with(what, group.pid) + threads, row.fix)
-    last = one_line("".join(last_lines(end.tail, 1)), SHORT)
+        remedy = f"run `{python} -m pip install {module.partition('.')[0]}` on every node, or choose another "
+        remedy += "interpreter with --python"
+        if "PYTHONPATH" in incident.withheld:
+            remedy = WITH_PYTHONPATH
+        return "missing-module", 0.95, f"found no module {module} in {python}", remedy
+    row = LOST_ENVIRONMENT
+    if row.find(end.tail):
+        return row.cause, row.confidence, f"began without RANK: {row.means}", row.fix
     what = f"ended with code {end.fact.code}"
     if end.fact.code in NOT_STARTED:
-        remedy = "check the command, PATH and --prelude on the node"
-        return Reading(NOT_STARTED[end.fact.code], 0.8, name_with(with_reason(what, last), group.pid) + threads, remedy)
+        what = with_reason(what, one_line("".join(last_lines(end.tail, 1)), SHORT))
+        return NOT_STARTED[end.fact.code], 0.8, what, "check the command, PATH and --prelude on the node"
     alone = group.scope == "all" or incident.world_size == 1  # no rank went on
-    cause = "program-exception" if alone else "rank-exited-early"
-    if not last:
-        remedy = f"look for sys.exit({end.fact.code}) and os._exit({end.fact.code}) in the program and in what it calls"
-        return Reading(cause, 0.6, name_with(f"{what} and printed nothing", group.pid) + threads, remedy)
-    return Reading(cause, 0.6, f"{name_with(what, group.pid)}, its last line: {last}" + threads)
+    return "program-exception" if alone else "rank-exited-early", 0.6, what, None
 
 
 RULES = {

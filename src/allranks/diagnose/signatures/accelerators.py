@@ -10,9 +10,7 @@ SYMPTOM = Sign.SYMPTOM
 CASCADE = Sign.CASCADE
 _HCCL = "CANN hcomm src/common/err_msg, HCCL's codes"
 _RUNTIME = "torch_npu csrc/core/npu/NPUErrorCodes.h, NPUException.cpp, acl/error_codes/rt_error_codes.h"
-_RESULTS = "hccl/hccl_types.h HcclResult"
 _CODE = r"(?:error code(?: is)?|[Rr]et[Cc]ode|errno)[ :=]{1,2}"
-_HCCL_CALL = r"\b[Hh]ccl[A-Z].{0,120}error code is "
 _UR = r"(?:UR|ZE)_RESULT_ERROR_"
 _SYN = r"synStatus[= ](?:synStatus )?"
 _XLA = r"(?:XlaRuntimeError: |JaxRuntimeError: |StatusOr access: |^RuntimeError: )"
@@ -45,7 +43,6 @@ ROWS = (
         scope=RAISED),
     signature("hccl-versions", "nccl-version-mismatch", ROOT, _HCCL,
         "EI0008", r"\bEI0008\b", confidence=0.95, means="nodes have different versions of HCCL", scope=RAISED),
-    signature("hccl-p2p", "nccl-p2p-error", ROOT, _HCCL, "EI0010", r"\bEI0010\b", confidence=0.8, scope=RAISED),
     signature("hccl-bind", "port-in-use", ROOT, _HCCL,
         "EI0019|EJ0003|and specific port",
         r"\bE(?:I0019|J0003)\b(?:.*IP address (?P<peer>[\d.]+) and port (?P<port>\d+))?|"
@@ -59,9 +56,6 @@ ROWS = (
             "wait 10 s and start again"),
     signature("hccl-port-down", "node-network-down", ROOT, _HCCL,
         "EJ0002", r"\bEJ0002\b", confidence=0.85, means="the NPU's network port is down", scope=RAISED,
-        fix=LINKS),
-    signature("hccl-address", "wrong-interface", ROOT, _HCCL,
-        "EJ0004", r"\bEJ0004\b", confidence=0.75, means="the address is not one of this NPU's port", scope=RAISED,
         fix=LINKS),
     signature("hccl-cqe", "nccl-ib-error", ROOT, _HCCL,
         "EI0013|error cqe", r"\bEI0013\b(?:.*Peer information: server (?P<peer>[\w.-]+))?|error cqe",
@@ -99,9 +93,6 @@ ROWS = (
         "HBM MULTI BIT ECC|UCE ERROR|50705|ECC_ERROR",
         "HBM MULTI BIT ECC ERROR|UCE ERROR|error code(?: is)? 50705[34]|HBM_MULTI_BIT_ECC_ERROR", confidence=0.9,
         scope=RAISED),
-    signature("npu-link", "nvlink-error", ROOT,
-        "torch_npu csrc/core/npu/NPUException.cpp, acl/error_codes/rt_error_codes.h",
-        "LINK ERROR|507056", "HCCS LINK ERROR|error code(?: is)? 507056", confidence=0.8, scope=RAISED),
     signature("npu-core", "cuda-kernel-fault", ROOT, _RUNTIME,
         "5070|vector core exception|aicore exception",
         rf"{_CODE}5070(?:1[4-8]|3[4-6]|4[2-5])\b|(?:vector core|aicore) exception", confidence=0.75,
@@ -113,18 +104,9 @@ ROWS = (
         means="CANN has no kernel of that operator for this chip", scope=RAISED),
     signature("npu-memory", "cuda-out-of-memory", ROOT, _RUNTIME,
         "207001|207005|207018|200000", rf"{_CODE}(?:2070(?:01|05|18)|200000)\b", confidence=0.85, scope=RAISED),
-    signature("npu-permission", "permission-denied", ROOT, _RUNTIME,
-        "207006", rf"{_CODE}207006\b", confidence=0.85, means="this user may not use the NPU", scope=RAISED,
-        fix="Put the user into the group that owns the devices: `ls -l /dev/davinci*; id` on {node}, HwHiAiUser "
-            "in most cases"),
     signature("npu-unavailable", "cuda-device-unavailable", ROOT, _RUNTIME,
         "207004|507033|507899|507901|500004|507010", rf"{_CODE}(?:207004|507(?:033|899|901|010)|500004)\b",
         confidence=0.75, means="the NPU or its driver does not answer", scope=RAISED),
-    signature("npu-streams", "limit-too-small", ROOT, _RUNTIME,
-        "20700|20701", rf"{_CODE}2070(?:0[789]|1[012])\b", confidence=0.85,
-        means="the NPU has no streams, events or models left", scope=RAISED,
-        fix="Use fewer captured graphs (--cudagraph-capture-sizes or --enforce-eager of vLLM) and fewer process "
-            "groups, with HCCL_OP_EXPANSION_MODE=AIV"),
     signature("npu-release", "environment-mismatch", ROOT,
         "CANN's aclnn return codes, acl/error_codes/rt_error_codes.h: 507008, 507009, 507027, 207000",
         "5610|5611|50700|507027|20700|20000",
@@ -134,21 +116,6 @@ ROWS = (
     signature("npu-arguments", "program-exception", ROOT, "CANN's aclnn return codes: 161001, 161002",
         "16100|107000", rf"{_CODE}(?:16100[12]|107000)\b", confidence=0.6,
         means="CANN refuses the shapes, types or values of that call", scope=RAISED),
-    signature("npu-feature", "environment-mismatch", ROOT, "torch_npu utils/_error_code.py",
-        "feature not supported", r"\b(?:PTA|OPS|DIST|GRAPH) feature not supported", confidence=0.7,
-        means="this release of torch_npu cannot do that", scope=RAISED),
-    signature("hccl-result-memory", "cuda-out-of-memory", ROOT, _RESULTS,
-        "error code is 3|error code is 24", rf"{_HCCL_CALL}(?:3|24)\b", confidence=0.6, scope=RAISED),
-    signature("hccl-result-network", "nccl-ib-error", ROOT, _RESULTS,
-        "error code is 1", rf"{_HCCL_CALL}(?:1[34]|19)\b", confidence=0.55,
-        means="a transfer between NPUs or the network under it failed", also="peer-died", scope=RAISED),
-    signature("hccl-result-connect", "rendezvous-timeout", SYMPTOM, _RESULTS,
-        "error code is 9|error code is 1", rf"{_HCCL_CALL}(?:9|1[12])\b", confidence=0.48,
-        means="a link to another rank was not made in time: that one came late, or its link is down",
-        also="nccl-ib-error", scope=RAISED),
-    signature("hccl-result-remote", "peer-died", SYMPTOM, _RESULTS,
-        "error code is 21|HCCL_E_REMOTE", rf"{_HCCL_CALL}21\b|HCCL_E_REMOTE\b", confidence=0.45,
-        means="another rank ended, or its link did", also="nccl-ib-error", scope=RAISED),
     signature("npu-reason", "environment-mismatch", ROOT, "CANN runtime: reasons below EE9999",
         "reason=", r"reason=\[?[^\[\]]{0,100}(?:not support|capture mode)", confidence=0.7,
         means="this release of CANN does not take that call here", scope=RAISED,
@@ -175,9 +142,6 @@ ROWS = (
         "OUT_OF_DEVICE_MEMORY|OUT_OF_RESOURCES|70000003",
         r"(?:UR|ZE)_RESULT_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)|PI_ERROR_OUT_OF_RESOURCES|\b0x70000003\b",
         confidence=0.75, scope=RAISED),
-    signature("xpu-host-memory", "host-out-of-memory", ROOT,
-        "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins",
-        "OUT_OF_HOST_MEMORY", "(?:UR|ZE)_RESULT_ERROR_OUT_OF_HOST_MEMORY", confidence=0.75, scope=RAISED),
     signature("xpu-none", "cuda-device-unavailable", ROOT,
         "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins",
         "ERROR_UNINITIALIZED|ERROR_DEVICE_NOT_|DEVICE_IN_LOW_POWER|No XPU devices|No device of requested type|"
@@ -196,11 +160,6 @@ ROWS = (
         confidence=0.75,
         means="the GPU's driver cannot build or load that kernel: another release than the library wants",
         scope=RAISED),
-    signature("xpu-permission", "permission-denied", ROOT,
-        "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins",
-        "INSUFFICIENT_PERMISSIONS", rf"{_UR}INSUFFICIENT_PERMISSIONS", confidence=0.85, scope=RAISED,
-        fix="Put the user into the groups render and video, and give the container `--device /dev/dri`: `ls -l "
-            "/dev/dri; id` on {node}"),
     signature("oneccl-transport", "nccl-ib-error", ROOT, "oneCCL src/atl/atl_base_transport.cpp, atl_ofi.cpp",
         "failed to initialize ATL|fabric provider|suitable provider|atl_ofi",
         r"failed to initialize ATL|atl_ofi\w*\.\w+:\d+ .*fi_getinfo error|(?:can't find|"
@@ -301,8 +260,6 @@ ROWS = (
         "Code object build failed|comgr status|miopenStatus",
         "Code object build failed|comgr status = |miopenStatus(?:NotImplemented|UnsupportedOp|VersionMismatch)",
         confidence=0.8, means="this ROCm has no code for this GPU, or cannot build it", scope=RAISED),
-    signature("miopen-memory", "cuda-out-of-memory", ROOT, "MIOpen miopen.h miopenStatus_t",
-        "miopenStatusAllocFailed", "miopenStatusAllocFailed", confidence=0.8, scope=RAISED),
     signature("miopen-internal", "unknown", SYMPTOM, "MIOpen miopen.h miopenStatus_t",
         "miopenStatus", "miopenStatus(?:InternalError|UnknownError|NotInitialized)", confidence=0.3,
         means="MIOpen says no more", scope=RAISED,
@@ -338,9 +295,6 @@ ROWS = (
     signature("gaudi-memory", "cuda-out-of-memory", ROOT, "Gaudi's PyTorch bridge, PT_DEVMEM",
         "PT_DEVMEM|synStatus", rf"PT_DEVMEM.*(?:llocation failed|[Oo]ut of memory|FATAL)|{_SYN}(?:4|14|27)\b",
         confidence=0.88, scope=RAISED),
-    signature("gaudi-unsupported", "environment-mismatch", ROOT, "SynapseAI syn_api_types.h: 18",
-        "synStatus", rf"{_SYN}18\b", confidence=0.7, means="this release of SynapseAI cannot do that",
-        scope=RAISED),
     signature("gaudi-acquire", "cuda-device-unavailable", ROOT,
         "SynapseAI syn_api_types.h, Gaudi's PyTorch bridge",
         "evice acquire failed|synDeviceAcquire|synStatus",

@@ -91,7 +91,6 @@ ROWS = (
            "transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp a peer's end", CASCADE, "", [
         ("rendezvous-shutdown", "shutdown the rendezvous|shut down the rendezvous",
          "failed to shut ?down the rendezvous"),
-        ("horovod-shut-down", "Horovod has been shut down", "Horovod has been shut down"),
         ("peer-closed", "closed by peer|reset by peer|ead error|roken pipe|rite error|pair closure",
          r"[Cc]onnection (?:closed|reset) by peer(?: \[(?P<peer>[0-9a-fA-F.:]+)\]:\d+)?|"
          r"Application timeout caused pair closure|gloo.*(?:Read|Write) error|[Bb]roken pipe"),
@@ -284,15 +283,6 @@ ROWS = (
         "Running tokenizer|Tokenizing|Map|Filter|Grouping texts|Generating ",
         r"^(?:Running tokenizer|Tokenizing|Map|Filter|Grouping texts|"
         r"Generating \w+ split)\b[^:]{0,60}:? +\d{1,3}%", rule="preparing"),
-    signature("failed-stack", "collective-mismatch", CASCADE, "torch ProcessGroupNCCL.cpp printTraceback",
-        "Stack trace of the failed collective", "Stack trace of the failed collective: *$", rule="failed-stacks"),
-    signature("stack-frame", "collective-mismatch", CASCADE,
-        "torch FlightRecorder.cpp getCollectiveTrace, CapturedTraceback",
-        " from ", r"^#\d{1,3} (?P<function>\S+) from (?P<path>\S+):(?P<number>\d+)$", rule="failed-stacks"),
-    signature("horovod-stall", "collective-mismatch", SYMPTOM,
-        "horovod stall_inspector.cc: some ranks have asked for a tensor and others have not",
-        "subset of ranks", "gathered or broadcasted by subset of ranks and are waiting", confidence=0.58,
-        means="ranks take different branches, or one is late or has ended", also="straggler"),
     *table("torch ProcessGroupNCCL desync debug, gloo unbound_buffer.cc", SYMPTOM, "straggler", [
         ("weights-awaited", "finish the model loading|finish loading",
          "there are other ranks that didn't finish loading", 0.6,
@@ -323,15 +313,12 @@ ROWS = (
         "not available|no route)|(?:no|without) (?:global )?ipv6|AF_INET6.{0,40}(?:not|fail)", confidence=0.7),
     signature("ipv6-bind", "ipv6-problem", SYMPTOM, "torch socket.cpp no IPv6 on this host, and no second attempt",
         "errno: 97", "failed to (?:bind|listen).{0,60}errno: 97", confidence=0.45),
-    *table("tcp and http proxies RFC 9110 407, urllib3 ProxyError, curl", ROOT, "proxy-env", [
-        ("grpc-html", "key=content-type value=text/html", "invalid value key=content-type value=text/html", 0.6,
-         "a web page answered a call of gRPC, as proxies do"),
-        ("proxy", "X-Squid|ERR_TUNNEL|Tunnel connection|roxy|HTTP code|via proxy",
-         r"ProxyError|Tunnel connection failed|Proxy Authentication Required|Received HTTP code \d+ from proxy|"
-         r"Cannot connect to proxy|proxy: .*(?:refused|failed|denied)|\b407 Proxy|(?i:https?_proxy).*(?:unset|"
-         r"wrong|intercept)|ERR_(?:TUNNEL|PROXY)_CONNECTION|X-Squid-Error|via (?:the )?proxy .*(?:fail|refus)",
-         0.85),
-    ]),
+    signature("proxy", "proxy-env", ROOT, "tcp and http proxies RFC 9110 407, urllib3 ProxyError, curl",
+        "X-Squid|ERR_TUNNEL|Tunnel connection|roxy|HTTP code|via proxy",
+        r"ProxyError|Tunnel connection failed|Proxy Authentication Required|Received HTTP code \d+ from proxy|"
+        r"Cannot connect to proxy|proxy: .*(?:refused|failed|denied)|\b407 Proxy|(?i:https?_proxy).*(?:unset|"
+        r"wrong|intercept)|ERR_(?:TUNNEL|PROXY)_CONNECTION|X-Squid-Error|via (?:the )?proxy .*(?:fail|refus)",
+        confidence=0.85),
 )  # fmt: skip
 
 

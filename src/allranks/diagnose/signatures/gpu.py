@@ -67,10 +67,6 @@ ROWS = (
         "transport/nvls.cc", r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure (?!.*out of memory)", confidence=0.4,
         means="the NVSwitches refuse what NVLink SHARP needs", also="driver-version-mismatch",
         fix=NO_NVLS),
-    signature("imex", "fabric-manager", ROOT, "NVIDIA IMEX guide, NCCL mnnvl.cc",
-        "IMEX|imex|MNNVL (cliqueSize",
-        r"MNNVL \(cliqueSize \d+\) is available but not|(?i:imex.{0,40}(?:fail|error|not|denied))",
-        confidence=0.6),
     *table("torch CUDACachingAllocator.cpp, CUDA cudaErrorMemoryAllocation, cuBLAS, cuDNN, XLA, spconv, "
            "CTranslate2, ROCR-Runtime, clr rocdevice.cpp callbackQueue", ROOT, "cuda-out-of-memory", [
         ("cuda-out-of-memory", "MemoryAllocation|hipErrorOutOfMemory|out of memory|OutOfMemoryError",
@@ -117,8 +113,6 @@ ROWS = (
            "cuda-kernel-fault", [
         ("rocm-fault", "Memory access fault|HSA_STATUS",
          "Memory access fault by GPU|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY|ILLEGAL_INSTRUCTION)", 0.85),
-        ("rocm-memory-in-use", "Memory critical error by agent", r"Memory critical error by agent node-\d+", 0.75,
-         "memory was freed that a GPU still used"),
         ("execution-failed", "EXECUTION_FAILED", "CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED", 0.5),
     ]),
     signature("device-ordinal", "invalid-device-ordinal", ROOT, "CUDA cudaErrorInvalidDevice",
@@ -142,10 +136,6 @@ ROWS = (
          "busy or unavailable|exclusive-thread device already in use|CUDA_ERROR_DEVICE_UNAVAILABLE|"
          "cudaErrorDevicesUnavailable", 0.85,
          "the GPU is held by another process, in exclusive mode, or in error"),
-        ("mps", "MPS client|MPS server|device connections",
-         "MPS client failed to connect|MPS server (?:is not ready|and the MPS client failed)|"
-         "required to (?:create MPS client|support device connections) have been exhausted", 0.9,
-         "the Multi-Process Service, through which processes share the GPU, takes no client"),
         ("no-device",
          "No visible GPU|nitialize backend|infer device|devices (0)|No CUDA|No supported|OS call|Cuda is|"
          "CUDAAccelerator|CUDA-capable|no NVIDIA|No devices|NO_DEVICE|GPUs found|No HIP|access blocked|"
@@ -239,9 +229,6 @@ ROWS = (
     signature("rocblas-arch", "environment-mismatch", ROOT, "rocBLAS tensile_host.cpp",
         "rocBLAS error", "rocBLAS error: Cannot read .*TensileLibrary", confidence=0.85,
         means="this build of torch has no code for this GPU", scope=RAISED),
-    signature("rocm-userspace", "driver-version-mismatch", ROOT,
-        "ROCR-Runtime runtime.cpp: the versions of amdgpu and of the libraries",
-        "kernel and userspace", "Incompatible kernel and userspace", confidence=0.95),
     signature("rocm-kfd", "permission-denied", ROOT, "ROCm rocminfo.cc, rocm_smi",
         "/dev/kfd", "Unable to open /dev/kfd .*Permission denied|/dev/kfd.*Permission denied", confidence=0.9,
         means="the user is not in the groups render and video, or the container was not given /dev/kfd and "

@@ -164,8 +164,6 @@ ROWS = (
     ]),
     signature("pyxis-import", "k8s-image", WEAK, "pyxis enroot.c: the log of the import comes below it",
         "failed to import docker image", "pyxis: failed to import docker image", confidence=0.6),
-    signature("enroot-space", "disk-full", ROOT, "enroot runtime.sh, docker.sh",
-        "Not enough space left", r"Not enough space left in \S+ \(\d+ KB needed\)", confidence=0.95),
     signature("mount-source", "missing-file", ROOT, "pyxis args.c, runc, docker: what a bind mount lacks",
         "source path does not exist|mount source", r"source path does not exist: |mount source \S+ doesn't exist",
         confidence=0.92),
@@ -207,9 +205,6 @@ ROWS = (
          r"Unable to confirm allocation", 0.75),
         ("slurm-address", "find an address, check", r"Can't find an address, check slurm\.conf", 0.85,
          "Slurm finds no address for a node that its files name", "name-resolution"),
-        ("slurm-conf-files", "gres.conf|_node_config_validate|GRES|unrecognized key",
-         r"can't stat gres\.conf file|_node_config_validate: gres/|invalid GRES core specification|"
-         r"Parsing error at unrecognized key", 0.85, "the nodes' hardware and Slurm's own files do not fit"),
     ]),
     signature("container-start", "slurm-config", ROOT,
         "pyxis enroot.c, enroot runtime.sh and hooks, libnvidia-container",
@@ -266,20 +261,17 @@ ROWS = (
         "unhealthy devices|no healthy devices", "no healthy devices present|cannot allocate unhealthy devices",
         confidence=0.75, means="the device plugin has seen an Xid of every GPU that is left on that node",
         also="k8s-scheduling"),
-    *table("Kubernetes scheduler, quota admission, device plugin, SkyPilot exceptions.py, clouds/kubernetes.py",
-           ROOT, "k8s-scheduling", [
-        ("nodes-available",
-         "nodes are available|FailedScheduling|Unschedulable|Insufficient|untolerated taint|node affinity|"
-         "unbound immediate|exceeded quota|UnexpectedAdmissionError|volume node affinity|didn't match|admission "
-         "webhook|is forbidden|no matches for kind|unable to create PodGroup|schedulable",
-         r"PodGroup \S+ unschedulable|unable to create PodGroup|admission webhook \S+ denied|"
-         r'\w\"? is forbidden: (?!User )|no matches for kind \"|tasks in gang unschedulable|'
-         r"\d/\d{1,7} nodes are available|FailedScheduling|\bUnschedulable\b|\d Insufficient (?:nvidia\.com|"
-         r"amd\.com|cpu|memory|rdma|[\w.]+/)|untolerated taint|unbound immediate PersistentVolumeClaims|"
-         r"exceeded quota|UnexpectedAdmissionError|volume node affinity|didn't match (?:Pod's )?node", 0.93),
-        ("sky-resources", "ResourcesUnavailableError|No resource satisfying",
-         r"ResourcesUnavailableError: |No resource satisfying Kubernetes\(", 0.85),
-    ]),
+    signature("nodes-available", "k8s-scheduling", ROOT,
+        "Kubernetes scheduler, quota admission, device plugin, SkyPilot exceptions.py, clouds/kubernetes.py",
+        "nodes are available|FailedScheduling|Unschedulable|Insufficient|untolerated taint|node affinity|unbound "
+        "immediate|exceeded quota|UnexpectedAdmissionError|volume node affinity|didn't match|admission webhook|"
+        "is forbidden|no matches for kind|unable to create PodGroup|schedulable",
+        r"PodGroup \S+ unschedulable|unable to create PodGroup|admission webhook \S+ denied|"
+        r'\w\"? is forbidden: (?!User )|no matches for kind \"|tasks in gang unschedulable|'
+        r"\d/\d{1,7} nodes are available|FailedScheduling|\bUnschedulable\b|\d Insufficient (?:nvidia\.com|"
+        r"amd\.com|cpu|memory|rdma|[\w.]+/)|untolerated taint|unbound immediate PersistentVolumeClaims|"
+        r"exceeded quota|UnexpectedAdmissionError|volume node affinity|didn't match (?:Pod's )?node",
+        confidence=0.93),
     signature("ray-worker", "unknown", WEAK,
         "Ray raylet/worker_pool.cc, core_worker (it lists what may have been)",
         "Worker unexpectedly exits|potential root causes",

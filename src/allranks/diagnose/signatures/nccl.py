@@ -48,8 +48,6 @@ ROWS = (
          r"resize|mmap|open).{0,40}shared memory.*(?:No space|\(28\)|Cannot)|unable to (?:write|"
          r"resize).{0,20}</torch_|No space left on device.*/dev/shm|/dev/shm.*No space left|"
          r"out of shared memory\b(?!.*try)", 0.85),
-        ("pidfd-shm", "shm size is too small|insufficient shared memory",
-         r"(?<!caused by )insufficient shared memory \(shm\) size|shm size is too small", 0.7),
     ], scope=RAISED),
     *table("NCCL misc/shmutils.cc (the segment of another rank is opened), NCCL nccl.h ncclSystemError, "
            "ncclInternalError, ncclInvalidUsage without their last error they say nothing", SYMPTOM, "unknown", [
@@ -208,11 +206,10 @@ ROWS = (
         fix="Compare the NCCL_ variables and the version of NCCL on all nodes (`env | grep NCCL_; cat "
             "/etc/nccl.conf`): nodes that choose another algorithm or protocol send other sizes. Where they are "
             "alike, print the shapes before the call"),
-    *table("accelerate utils/operations.py, gloo algorithm.h", ROOT, "collective-shape-mismatch", [
-        ("accelerate-shapes", "shape mismatches", "Cannot apply desired operation due to shape mismatches"),
-        ("gloo-preamble", "op.preamble.length", r"op\.preamble\.length <= op\.nbytes", 0.85,
-         "two ranks take part in one collective with different sizes"),
-    ], scope=RAISED),
+    signature("gloo-preamble", "collective-shape-mismatch", ROOT,
+        "accelerate utils/operations.py, gloo algorithm.h",
+        "op.preamble.length", r"op\.preamble\.length <= op\.nbytes", confidence=0.85,
+        means="two ranks take part in one collective with different sizes", scope=RAISED),
     signature("checked-in-twice", "rank-missing-or-duplicate", ROOT, "NCCL bootstrap.cc (check-in of ranks)",
         "already checked in", r"rank (?P<rank>\d+) of \d+ ranks? has already checked in", confidence=0.95),
     signature("rank-count", "world-size-mismatch", ROOT, "NCCL bootstrap.cc",

@@ -6,20 +6,14 @@ They hold for the process that has read them (`use`): the diagnosis, the pages o
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from allranks.errors import ConfigError
 from allranks.protocol.jsontext import Json
 
 from ..causes import CAUSES, Cause, Charge, Ends
 from .row import RAISED, Row, Sign, bounded
-
-if sys.version_info >= (3, 11):
-    from re import _parser as regex_parser
-else:
-    import sre_parse as regex_parser
 
 KEYS = ("id", "text", "pattern", "cause", "fix", "means", "charge")
 NEEDED = ("id", "cause", "fix")
@@ -30,8 +24,6 @@ REPEATS = 6  # of more than one character, in a pattern
 _HINT = 'hint: [[signature]] with id = "…", text = "…", cause = "…" and fix = "…"'
 _LABEL = re.compile(r"[a-z][a-z0-9]{0,30}(?:-[a-z0-9]{1,30}){0,6}")
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,60}")
-_REPEATS = frozenset({"MAX_REPEAT", "MIN_REPEAT"})
-_DESCEND = frozenset({"SUBPATTERN", "BRANCH", *_REPEATS})
 
 
 class SiteSignatures(NamedTuple):
@@ -132,6 +124,10 @@ def _cause(row: Row, charge: Charge) -> Cause:
 
 # -- a pattern's plain text, and its cost ----------------------------------------------------------------
 
+_PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]|\{\d*,?\d*\}|\((?:\?(?:P<\w+>|:))?|.")
+_OTHER = re.compile(r"\(\?(?!P<|:)|\(\?P[^<]|\\[1-9]")
+_ONCE = frozenset({"?", "{1}", "{0,1}", "{,1}"})
+
 
 def _literals_of(pattern: str, place: str) -> tuple[str, ...]:
     """Give literals of which every match holds one; raise ConfigError for a pattern that may take long."""
@@ -140,51 +136,35 @@ def _literals_of(pattern: str, place: str) -> tuple[str, ...]:
     if len(pattern) > LONGEST:
         raise ConfigError(f"{place}: the pattern has more than {LONGEST} characters")
     try:
-        tree: Any = regex_parser.parse(bounded(pattern))  # typeshed does not know what is in it
-        parsed: list[tuple[Any, Any]] = list(tree)
+        re.compile(bounded(pattern))
     except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(f"{place}: {pattern!r} is not a valid pattern, {error}") from None
-    kinds = list(_kinds(parsed, within=False))
-    if "nested" in kinds:
-        raise ConfigError(f"{place}: a repetition stands inside another one, which can take for ever")
-    if "other" in kinds:
+    if _OTHER.search(pattern):
         raise ConfigError(f"{place}: back references and conditions are not taken")
-    if kinds.count("repeat") > REPEATS:
+    runs = [[""]]  # of plain characters outside of groups, by alternative
+    opened: list[int] = []  # repetitions before each group that is open
+    repeats = 0
+    inside = 0  # repetitions of the group that has just ended
+    for part in _PARTS.findall(pattern):
+        is_repeat = part[0] in "*+?{" and part != "{"
+        if is_repeat and part not in _ONCE:
+            repeats += 1
+            if inside:
+                raise ConfigError(f"{place}: a repetition stands inside another one, which can take for ever")
+        if part == ")":
+            inside = repeats - opened.pop()
+        else:
+            inside = 0
+        if part[0] == "(":
+            opened.append(repeats)
+        if part == "|" and not opened:
+            runs.append([""])
+        elif is_repeat and not opened:
+            runs[-1] += [runs[-1].pop()[:-1], ""]
+        elif opened or part in ".^$)" or part[0] == "[" or (part[0] == "\\" and part[1].isalnum()):
+            runs[-1].append("")
+        else:
+            runs[-1][-1] += part[-1]
+    if repeats > REPEATS:
         raise ConfigError(f"{place}: more than {REPEATS} repetitions")
-    if len(parsed) == 1 and str(parsed[0][0]) == "BRANCH":
-        return tuple(_longest(list(branch)) for branch in parsed[0][1][1])
-    return (_longest(parsed),)
-
-
-def _kinds(nodes: Sequence[tuple[Any, Any]], within: bool) -> Iterator[str]:
-    """Tell of each part whether it repeats, repeats inside a repetition, or is of a kind that is not taken."""
-    for op, argument in nodes:
-        kind = str(op)
-        if kind in _REPEATS:
-            _, most, repeated = argument
-            if most > 1:
-                yield "nested" if within else "repeat"
-            yield from _kinds(list(repeated), within or most > 1)
-        elif kind == "SUBPATTERN":
-            yield from _kinds(list(argument[-1]), within)
-        elif kind == "BRANCH":
-            for branch in argument[1]:
-                yield from _kinds(list(branch), within)
-        elif kind in ("GROUPREF", "GROUPREF_EXISTS", "ASSERT", "ASSERT_NOT"):
-            yield "other"
-
-
-def _longest(nodes: Sequence[tuple[Any, Any]]) -> str:
-    """Give the longest run of plain characters that a sequence must match."""
-    runs = [""]
-    for op, argument in nodes:
-        kind = str(op)
-        if kind == "LITERAL":
-            runs[-1] += chr(argument)
-            continue
-        runs.append("")
-        if kind == "SUBPATTERN" and not (argument[1] or argument[2]):
-            runs += [_longest(list(argument[-1])), ""]
-        elif kind in _REPEATS and argument[0] >= 1:
-            runs += [_longest(list(argument[2])), ""]
-    return max(runs, key=len)
+    return tuple(max(of_one, key=len) for of_one in runs)

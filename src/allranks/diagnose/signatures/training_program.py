@@ -44,8 +44,6 @@ ROWS = (
          r"zero stage \d requires|ZeRO.{0,80}(?:not supported|is not compatible|unsupported|incompatible)|"
          r"zero_(?:allow_untested_optimizer|force_ds_cpu_optimizer)|"
          r"You are using ZeRO-Offload with a client provided optimizer|untested ZeRO Optimizer", 0.85),
-        ("ds-amp", "bfloat16 and|cannot both be enabled|simultaneously enabled|bf16 and fp16|fp16 and bf16",
-         "(?:bf16 and fp16|fp16 and bf16|bfloat16 and fp16).{0,60}(?:both|simultaneously)", 0.8),
     ]),
     *table("accelerate commands/launch.py, commands/config, utils/launch.py", ROOT, "accelerate-config", [
         ("accelerate-config",
@@ -57,8 +55,6 @@ ROWS = (
          r"accelerate.{0,60}(?:config|yaml).{0,60}(?:invalid|unknown|not valid)|Unknown mixed_precision mode|"
          r"AcceleratorState.{0,60}(?:initialized|has no attribute)|accelerate config.{0,40}not", 0.85),
         ("fsdp-layer", "transformer layer class", "Could not find the transformer layer class", 0.75),
-        ("fsdp-plugin", "FullyShardedDataParallelPlugin|fsdp_",
-         r"(?:fsdp_\w|FullyShardedDataParallelPlugin).{0,60}(?:must be|should be|is not a valid|invalid)", 0.75),
     ]),
     signature("circular-import", "program-exception", ROOT, _IMPORT,
         "partially initialized module",
@@ -226,12 +222,6 @@ ROWS = (
          r"\bmodule '[\w.]+' has no attribute '|'\w*(?:DistributedDataParallel|Tensor|Parameter|DataLoader\w*|"
          r"Optimizer|ProcessGroup\w*)' object has no attribute '_[a-z]", 0.68,
          "the installed package has another version than the program expects"),
-        ("python-home", "init_fs_encoding|module named 'encodings'",
-         "init_fs_encoding: failed|No module named 'encodings'", 0.9,
-         "PYTHONHOME names another interpreter's files"),
-        ("mpi-versions", "mismatch in versions", "detected a mismatch in versions between two processes", 0.9),
-        ("tf-import", "because of the following error", r"Failed to import \S+ because of the following error",
-         0.6),
     ]),
     signature("version-apart", "environment-mismatch", ROOT, "Ray python/ray/_private/utils.py check_version_info",
         "ersion mismatch", "Version mismatch: The cluster was started with", confidence=0.92,
@@ -463,8 +453,6 @@ ROWS = (
          "chdir|change directory|change to directory|couldn't chdir|chdir to|working directory|No such file",
          r"couldn't chdir to|[Cc]an(?:'t|not) change (?:to )?(?:working )?directory|chdir\b.{0,80}(?:No such|"
          r"fail)|working directory .{0,80}(?:does not exist|not found)", 0.92),
-        ("mpirun-start", "launch the specified application as it could not",
-         "launch the specified application as it could not (?:access|change to)", 0.9),
         ("mpirun-executable", "executable",
          r"(?:could not|unable to) (?:find|access|locate|launch).{0,60}(?:specified )?executable|"
          r"could not access\s+or execute an executable", 0.88),
