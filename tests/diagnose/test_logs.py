@@ -204,11 +204,6 @@ def test_the_verb_speaks_to_people(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "  fix     " in text
 
 
-def test_the_verb_names_what_is_absent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_verb("nothing-of-this-name", "--runs-dir", str(tmp_path)) == 2
-    assert "no such file, directory or run" in capsys.readouterr().err
-
-
 def make_run(top: Path, verdict: dict[str, Any] | None, log: str, state: str = "failed") -> Path:
     run = top / "job-20260309-101112"
     write(run / "logs" / "node_00_h1" / "rank_000.log", log)
@@ -235,17 +230,14 @@ def test_a_runs_own_verdict_stands_and_its_logs_run_up(tmp_path: Path, capsys: p
     assert [other["id"] for other in document["runners_up"]] == ["cuda-out-of-memory"]
 
 
-def test_a_run_that_did_not_know_is_judged_by_its_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run(tmp_path, {**KEPT, "cause": "unknown", "id": "unknown", "confidence": 0.2}, OOM)
+@pytest.mark.parametrize("kept", [None, {**KEPT, "cause": "unknown", "id": "unknown", "confidence": 0.2}])
+def test_a_run_that_did_not_know_is_judged_by_its_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: dict[str, Any] | None
+) -> None:
+    run = make_run(tmp_path, kept, OOM)
     assert run_verb(str(run), "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["cause"], document["where"]) == ("cuda-out-of-memory", {"node": "h1", "rank": 3})
-
-
-def test_a_run_without_a_verdict_is_judged_by_its_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run(tmp_path, None, OOM)
-    assert run_verb(str(run), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["cause"] == "cuda-out-of-memory"
 
 
 def test_a_run_that_ended_well_has_no_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

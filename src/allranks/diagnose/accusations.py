@@ -26,11 +26,7 @@ SHAPES = re.compile(
 BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
 
 
-class Statement(NamedTuple):
-    """What one rank says; `rank` is None where a log does not show it."""
-
-    rank: int | None
-    text: str
+Statement = tuple[int | None, str]  # the rank, None where a log does not show it, and what it says
 
 
 class Accusation(NamedTuple):
@@ -44,7 +40,7 @@ class Accusation(NamedTuple):
 
 def accusation(statements: Iterable[Statement], all_ranks: frozenset[int] = frozenset()) -> Accusation | None:
     """Find whom ranks accuse; None where none accuses another. `all_ranks` is empty where they are not known."""
-    listed = [s for s in statements if s.text]
+    listed = [statement for statement in statements if statement[1]]
     return _missed_barrier(listed) or _other_parameters(listed) or _other_sizes(listed, all_ranks)
 
 
@@ -52,10 +48,10 @@ def _missed_barrier(statements: Sequence[Statement]) -> Accusation | None:
     """Read who did not come to monitored_barrier: rank 0 alone knows it."""
     accusers: set[int] = set()
     late: set[int] = set()
-    for statement in statements:
-        for ranks in BARRIER.findall(statement.text):
+    for rank, text in statements:
+        for ranks in BARRIER.findall(text):
             late.update(map(int, re.findall(r"\d+", ranks)))
-            accusers.update(_known(statement))
+            accusers |= {rank} - {None}
     if not late:
         return None
     words = f"did not come to the monitored_barrier in which {_who(accusers - late, 'the others')} waited"
@@ -66,12 +62,12 @@ def _other_parameters(statements: Sequence[Statement]) -> Accusation | None:
     """Compare the counts of parameters that DDP gathered; a count of 0 means only that the gathering had failed."""
     counts: dict[int, int] = {}
     accusers: set[int] = set()
-    for statement in statements:
-        for rank, of_rank, other, count in PARAMETERS.findall(statement.text):
+    for speaker, text in statements:
+        for rank, of_rank, other, count in PARAMETERS.findall(text):
             if int(count):
                 counts[int(rank)] = int(of_rank)
                 counts[int(other)] = int(count)
-                accusers.update(_known(statement))
+                accusers |= {speaker} - {None}
     if len(set(counts.values())) < 2:
         return None
     most = Counter(counts.values()).most_common(2)
@@ -88,7 +84,7 @@ def _other_parameters(statements: Sequence[Statement]) -> Accusation | None:
 
 def _other_sizes(statements: Sequence[Statement], all_ranks: frozenset[int]) -> Accusation | None:
     """Find the rank whose parameters have other sizes: each rank compares its own with those of rank 0."""
-    differing = {rank for s in statements if SHAPES.search(s.text) for rank in _known(s)}
+    differing = {rank for rank, text in statements if rank is not None and SHAPES.search(text)}
     if not differing:
         return None
     others = all_ranks - differing - {0}
@@ -101,12 +97,6 @@ def _other_sizes(statements: Sequence[Statement], all_ranks: frozenset[int]) -> 
         return Accusation("collective-shape-mismatch", frozenset(differing), frozenset(others), words)
     words = f"the parameters that {_who(differing, 'a rank')} gives DDP have other sizes than those of rank 0"
     return Accusation("collective-shape-mismatch", frozenset(), frozenset(), words)
-
-
-def _known(statement: Statement) -> set[int]:
-    if statement.rank is None:
-        return set()
-    return {statement.rank}
 
 
 def _who(ranks: set[int], otherwise: str) -> str:

@@ -100,36 +100,34 @@ def _slow_gpu(node: str, gpu: GpuCounters, before: GpuCounters, others: Sequence
     usual_clock = usual[len(usual) // 2] if usual else gpu.clock_max
     is_slow = 0 < gpu.clock < SLOWER * usual_clock
     clocks = f"its GPU runs at {gpu.clock} MHz, the others at {usual_clock}"
-    evidence = (f"{gpu.address}: {gpu.clock} of {gpu.clock_max} MHz, NVML's reasons {gpu.held:#x}",)
-    query = f"ssh {node} 'nvidia-smi -q -i {gpu.address}'"
     why = next((words for bit, words in HELD if gpu.held & bit), "")
-    if is_slow and why:
-        return Reason(
-            f"{clocks}. {why} holds it back", f"check the fans and the power of {node}: `{query}`", True, evidence
-        )
-    if is_slow and gpu.held & POWER_CAP:
-        return Reason(
-            f"{clocks}. Its power limit holds it back", f"compare the power limits: `{query}`", True, evidence
-        )
-    if is_slow and gpu.held & CLOCK_SET:
-        remedy = f"give it its own clocks back: `ssh {node} 'sudo nvidia-smi -i {gpu.address} -rgc'`"
-        return Reason(f"{clocks}. Its clock was set", remedy, True, evidence)
     lanes = min((one.pcie_width for one in others if one.pcie_width), default=0)
-    if 0 < gpu.pcie_width < lanes:
-        words = f"its GPU has {gpu.pcie_width} PCIe lanes, the others {lanes}"
-        return Reason(words, f"have the card of {node} reseated: `{query}`", True, (gpu.address,))
-    if gpu.ecc > before.ecc:
-        words = f"its GPU counted {gpu.ecc - before.ecc} uncorrected ECC errors"
-        return Reason(words, f"leave {node} out, and have the card tested: `{query}`", True, (gpu.address,))
+    ecc = gpu.ecc - before.ecc
     repeated = gpu.pcie_replays - before.pcie_replays
-    if repeated >= REPLAYS:
-        words = f"its GPU's PCIe link repeated {repeated} packets"
-        return Reason(words, f"have the card of {node} reseated: `{query}`", True, (gpu.address,))
     errors = gpu.nvlink_errors - before.nvlink_errors
-    if errors >= REPLAYS:
-        remedy = f"look at its links: `ssh {node} 'nvidia-smi nvlink -e -i {gpu.address}'`"
-        return Reason(f"its NVLinks counted {errors} errors", remedy, True, (gpu.address,))
-    return None
+    query = f"ssh {node} 'nvidia-smi -q -i {gpu.address}'"
+    reseat = f"have the card of {node} reseated: `{query}`"
+    own_clocks = f"give it its own clocks back: `ssh {node} 'sudo nvidia-smi -i {gpu.address} -rgc'`"
+    links = f"look at its links: `ssh {node} 'nvidia-smi nvlink -e -i {gpu.address}'`"
+    reasons = (
+        (is_slow and why != "", f"{clocks}. {why} holds it back", f"check the fans and the power of {node}: `{query}`"),
+        (
+            is_slow and gpu.held & POWER_CAP,
+            f"{clocks}. Its power limit holds it back",
+            f"compare the power limits: `{query}`",
+        ),
+        (is_slow and gpu.held & CLOCK_SET, f"{clocks}. Its clock was set", own_clocks),
+        (0 < gpu.pcie_width < lanes, f"its GPU has {gpu.pcie_width} PCIe lanes, the others {lanes}", reseat),
+        (
+            ecc > 0,
+            f"its GPU counted {ecc} uncorrected ECC errors",
+            f"leave {node} out, and have the card tested: `{query}`",
+        ),
+        (repeated >= REPLAYS, f"its GPU's PCIe link repeated {repeated} packets", reseat),
+        (errors >= REPLAYS, f"its NVLinks counted {errors} errors", links),
+    )
+    evidence = (f"{gpu.address}: {gpu.clock} of {gpu.clock_max} MHz, NVML's reasons {gpu.held:#x}",)
+    return next((Reason(words, remedy, True, evidence) for holds, words, remedy in reasons if holds), None)
 
 
 def _grown(devices: Devices, port: PortCounters, *names: str) -> int:

@@ -95,16 +95,8 @@ class Raised(ExceptionLink):
         """This exception and all that it came from, the innermost last; a worker's stands after its carrier."""
         links = [*_opened(ExceptionLink(self.type, self.text, self.file, self.line, self.function))]
         for link in self.chain:
-            links += _opened(link if link.file else self._placed(link))
+            links += _opened(link)
         return tuple(links[:LINKS])
-
-    def _placed(self, link: ExceptionLink) -> ExceptionLink:
-        """Add the place from the traceback: older error files name no place in their chain."""
-        same = (one for one in read_traceback(self.traceback) if one.name == link.name)
-        place = next((one for one in same if one.text[:80] == link.text[:80]), None)
-        if place is None:
-            return link
-        return replace(link, file=place.file, line=place.line, function=place.function)
 
 
 def carries_worker(link: ExceptionLink) -> bool:
@@ -134,7 +126,6 @@ def _read_block(block: str) -> tuple[ExceptionLink, list[str]] | None:
 
 
 def _opened(link: ExceptionLink) -> Iterator[ExceptionLink]:
-    """Yield the exception, then those of the worker whose traceback it carries."""
     yield link
     at = link.text.find(HEADER)
     if at < 0:
@@ -207,7 +198,6 @@ def _to_end(text: str, start: int) -> ExceptionLink | None:
 
 
 def _chain_start(text: str, last: int) -> int:
-    """Find where the first traceback of a chain begins; the chain's last one begins at `last`."""
     start = last
     for _ in range(LINKS):
         before = text[:start].rstrip("\n")

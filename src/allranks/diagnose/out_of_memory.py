@@ -174,7 +174,6 @@ def read_setting(
 
 
 def _pairs(command: Sequence[str]) -> list[tuple[str, str]]:
-    """List names and values of `--name value`, `--name=value` and `name=value` (Hydra)."""
     pairs = []
     for at, word in enumerate(command):
         name, mark, value = word.partition("=")
@@ -245,7 +244,6 @@ def gpu_levers(memory: GpuMemory | None, setting: MemorySetting, worlds: Worlds 
 
 
 def _of_states(setting: MemorySetting) -> list[str]:
-    """List batch, length, checkpointing, sharding and offload."""
     activations = [*_batch(setting), _length(setting), CHECKPOINTING]
     if setting.stage == SHARDS_ALL:
         return [*activations, f"{setting.option('stage') or 'ZeRO stage'} 3 shards all states already, so {OFFLOAD}"]

@@ -105,14 +105,6 @@ class Item:
 
 
 @dataclass(frozen=True)
-class About:
-    """The object that an event speaks of."""
-
-    kind: str = ""
-    name: str = ""
-
-
-@dataclass(frozen=True)
 class PodEvent:
     """What Kubernetes reports of an object."""
 
@@ -120,7 +112,16 @@ class PodEvent:
     message: str | None = None
     lastTimestamp: str | None = None
     eventTime: str | None = None
-    involvedObject: About = field(default_factory=About)
+    involvedObject: Names = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """What it speaks of; empty where it does not say."""
+        return self.involvedObject.get("kind", "")
+
+    def is_about(self, pod: Pod) -> bool:
+        """Tell whether it speaks of a pod."""
+        return (self.kind, self.involvedObject.get("name")) == ("Pod", pod.name)
 
 
 def read_events(items: Json) -> list[PodEvent]:
@@ -285,7 +286,7 @@ def waiting(pods: Sequence[Pod], events: Sequence[PodEvent], nodes: int) -> str:
     for pod in absent:
         reasons.setdefault(_why(pod, events), []).append(pod.host)
     if missing:
-        why = _of_events([e for e in events if e.involvedObject.kind not in ("Pod", "")]) or "not made yet"
+        why = _of_events([e for e in events if e.kind not in ("Pod", "")]) or "not made yet"
         reasons.setdefault(why, []).append(f"{missing} more" if pods else count_of(missing, "pod"))
     parts = [f"{join_words(hosts, limit=4)}: {why}" for why, hosts in reasons.items()]
     return f"{_started(nodes - len(absent) - missing, nodes)}; {'; '.join(parts)}"
@@ -314,11 +315,10 @@ def _why(pod: Pod, events: Sequence[PodEvent]) -> str:
 
 
 def _of_pod(pod: Pod, events: Sequence[PodEvent]) -> str:
-    return _of_events([e for e in events if e.involvedObject == About("Pod", pod.name)])
+    return _of_events([e for e in events if e.is_about(pod)])
 
 
 def _of_events(events: Sequence[PodEvent]) -> str:
-    """Give the newest event of the most telling kind."""
     for reason in _WAITS:
         of_kind = [e for e in events if e.reason == reason]
         if of_kind:
@@ -367,7 +367,7 @@ _GRACEFUL = ("PreemptionByScheduler", "DeadlineExceeded")
 def troubles(pods: Sequence[Pod], events: Sequence[PodEvent]) -> list[Finding]:
     """Find what Kubernetes did to pods, or could not do for them; the first is the likeliest cause."""
     findings = [finding for pod in pods for finding in _troubles(pod, events)]
-    quota = _of_events([e for e in events if e.reason == "FailedCreate" and e.involvedObject.kind != "Pod"])
+    quota = _of_events([e for e in events if e.reason == "FailedCreate" and e.kind != "Pod"])
     if quota and not pods:
         findings.append(_fail("k8s-scheduling", f"no pod could be made: {quota}", _LESS, evidence=quota))
     return findings
@@ -425,8 +425,7 @@ def _troubles(pod: Pod, events: Sequence[PodEvent]) -> Iterator[Finding]:
 
 def _pull_words(pod: Pod, events: Sequence[PodEvent]) -> str:
     """Say why an image was not pulled: a pod that backs off does not tell it, its events do."""
-    about = About("Pod", pod.name)
-    messages = [e.message or "" for e in events if e.reason == "Failed" and e.involvedObject == about]
+    messages = [e.message or "" for e in events if e.reason == "Failed" and e.is_about(pod)]
     telling = [text for text in messages if "pull" in text and not text.startswith("Error: ")]
     return [pod.message, *telling][-1]
 
@@ -438,7 +437,6 @@ def _image(pod: Pod, events: Sequence[PodEvent]) -> Finding:
 
 
 def _evicted(pod: Pod, events: Sequence[PodEvent]) -> Finding:
-    """Make the finding about a pod whose memory or disk the kubelet needed back."""
     why = pod.message or _of_pod(pod, events)
     cause = "host-out-of-memory"
     remedy = "ask for the memory it needs"

@@ -150,7 +150,6 @@ def _is_of_the_run(fact: Fact) -> bool:
 
 
 def _findings(so_far: Iterable[Stamped[Fact]], attempt: int) -> Iterator[Finding]:
-    """Yield those of the attempt that count, and those of the attempts before that last."""
     for found in of_kind(so_far, Finding):
         if found.fact.status in COUNTED and (found.attempt == attempt or found.fact.lasts):
             yield found.fact

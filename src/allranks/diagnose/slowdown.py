@@ -186,7 +186,6 @@ def _share(samples: Sequence[NodeUsage]) -> float | None:
 
 
 def _values(samples: Sequence[NodeUsage], name: str) -> list[tuple[float, float]]:
-    """Give a figure and the seconds of each sample that has it."""
     values = [(getattr(one, name), one.seconds) for one in samples]
     return [(float(value), seconds) for value, seconds in values if value is not None and seconds > 0]
 
@@ -212,7 +211,6 @@ def _of_others(samples: Sequence[NodeUsage]) -> float | None:
 
 
 def _held(samples: Sequence[NodeUsage]) -> float | None:
-    """Give the share of GPUs whose clocks are held back by anything but rest and a person."""
     held = [any(gpu.held & bit for bit, _ in HELD) for one in samples if one.devices for gpu in one.devices.gpus]
     return sum(held) / len(held) if held else None
 

@@ -61,7 +61,6 @@ REASONS = {
         "its start failed on a node, and it is held", "scontrol release {job}, or scancel {job}"
     ),
     "PartitionDown": PendingReason("the partition takes no jobs to its nodes now", _OTHERS),
-    "PartitionInactive": PendingReason("the partition is inactive", _OTHERS),
     "PartitionNodeLimit": PendingReason(
         "it asks for more nodes than the partition gives one job", "lower --nodes", True
     ),
@@ -74,22 +73,16 @@ REASONS = {
     "BadConstraints": PendingReason(
         "no node has what it asks for", "`sinfo -o '%P %D %c %m %G %f'` shows what exists", True
     ),
-    "Licenses": PendingReason("it waits for a licence"),
     "InvalidAccount": PendingReason("the account is not valid here", _ACCOUNTS, True),
     "InvalidQOS": PendingReason("the QOS is not valid here", "`sacctmgr show qos` shows what is", True),
     "AccountNotAllowed": PendingReason("the account may not use the partition", _ACCOUNTS, True),
     "QOSNotAllowed": PendingReason("the QOS may not be used there", _ACCOUNTS, True),
-    "JobArrayTaskLimit": PendingReason("the array's limit of tasks at a time is reached"),
-    "Cleaning": PendingReason("it is being cleaned up after an earlier start"),
-    "Prolog": PendingReason("the nodes' prolog is running"),
-    "MaxGRESPerAccount": PendingReason("the account has as many GPUs as it may"),
 }
 _BEYOND_JOB = PendingReason(
     "it asks for more than one job may have",
     "ask for less, after `sacctmgr show qos; sacctmgr show assoc user=$USER`",
     True,
 )
-_BELOW_QOS = PendingReason("it asks for less than the QOS allows", "ask for more, after `sacctmgr show qos`", True)
 _REACHED = "a limit of the {} is reached: it waits until other jobs end"
 _LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max)?\w{0,40}?(Limit|PerUser|PerAccount|PerJob|PerNode|Minutes)\w{0,40}")
 _PER_JOB = re.compile(r"Per(Job|Node)|Max(Wall|Node|Cpu|Mem|GRES)\w{0,40}PerJob|MaxWallDurationPerJobLimit")
@@ -210,7 +203,6 @@ def _exit(text: str) -> tuple[int | None, int | None]:
 
 
 def _value(text: str) -> str:
-    """Give a field's text; empty where Slurm says that it has none."""
     if text in ("(null)", "None", "Unknown", "None assigned"):
         return ""
     return text
@@ -240,8 +232,6 @@ def read_reason(reason: str) -> PendingReason:
         return meaning
     if _PER_JOB.search(bare) or bare == "MaxMemPerLimit":
         return _BEYOND_JOB
-    if bare.startswith("QOSMin"):
-        return _BELOW_QOS
     if _LIMIT.fullmatch(bare):
         owner = "QOS" if bare.startswith("QOS") else "account or user"
         return PendingReason(_REACHED.format(owner), "run `sacctmgr show assoc user=$USER; sshare`")
@@ -452,7 +442,6 @@ def seconds_since_end(job: SlurmJob, now: float) -> float | None:
 
 
 def _unix_seconds(time: str) -> float | None:
-    """Read a time as Slurm writes it, in this machine's zone; None where it names none."""
     try:
         return datetime.fromisoformat(time).timestamp()
     except ValueError:

@@ -115,7 +115,6 @@ def judge_logs(logs: Evidence) -> Verdict:
 
 
 def _on_run(incident: Incident) -> Verdict | None:
-    """Judge by what was observed of processes, nodes and checks."""
     answers = [rule(incident) for rule in RULES.values()]
     failed_ranks = failures(incident)
     answers += [rule(incident, failed_ranks) for rule in FAILURE_RULES.values()]
@@ -184,14 +183,12 @@ def _value(incident: Incident, candidate: Candidate, texts: Sequence[str], name:
 
 
 def _words_of(exit_record: RankEnd) -> tuple[str, ...]:
-    """List what a rank said last: the end of its log and its exceptions."""
     if exit_record.raised is None:
         return (exit_record.tail,)
     return (exit_record.tail, *(link.text for link in exit_record.raised.links))
 
 
 def _reader(incident: Incident) -> FixReader:
-    """Tell which commands the reader of the verdict on a run has."""
     if incident.is_slurm:
         return FixReader.SLURM
     if incident.is_joined and set(incident.schedulers.values()) != {"none"}:
@@ -220,7 +217,6 @@ def _complete(verdict: Verdict, read: Verdict) -> Verdict:
 
 
 def _one_each(findings: Iterable[Finding], without: Collection[str]) -> tuple[Finding, ...]:
-    """Give the first finding of each cause, but for causes that are named elsewhere."""
     by_cause = group((finding for finding in findings if finding.id not in without), lambda finding: finding.id)
     return tuple(of_cause[0] for of_cause in by_cause.values())[:RUNNERS_UP]
 
@@ -249,7 +245,6 @@ def _explains(cause: Candidate, effect: Candidate) -> bool:
 
 
 def _is_before(one: Candidate, other: Candidate) -> bool:
-    """Tell whether one came clearly before the other, by their clocks."""
     return one.t is not None and other.t is not None and one.t < other.t - CLEARLY
 
 
@@ -284,7 +279,6 @@ def _victims(incident: Incident, chosen: Candidate) -> tuple[int, ...]:
 
 
 def _victims_in_logs(logs: Evidence, chosen: Candidate) -> tuple[int, ...]:
-    """List the ranks that complain or were ended, but for the culprits; none where all ranks failed alike."""
     if not chosen.culprits and chosen.strength is not Strength.SYMPTOM:
         return ()
     complaints = logs.of_rows(*COMPLAINTS)

@@ -229,16 +229,13 @@ def test_a_send_whose_receive_is_called_waits_for_what_its_peer_waits_for() -> N
     assert (found.case, found.culprits) == (CollectiveFault.MISSING, (5,))
 
 
-def test_two_that_receive_from_each_other() -> None:
-    found = judged(staged(0, moved("7", "recv 0<-1")), *(staged(rank) for rank in (1, 2, 3)),
+@pytest.mark.parametrize(
+    ("way", "case"), [("recv 0<-1", CollectiveFault.ORDER), ("send 0->1", CollectiveFault.TOGETHER)]
+)
+def test_a_receive_meets_another_one_or_its_send(way: str, case: CollectiveFault) -> None:
+    found = judged(staged(0, moved("7", way)), *(staged(rank) for rank in (1, 2, 3)),
                    staged(4, moved("7", "recv 1<-0")), *(staged(rank) for rank in (5, 6, 7)))  # fmt: skip
-    assert (found.case, found.culprits) == (CollectiveFault.ORDER, ())
-
-
-def test_both_ends_of_a_transfer_are_there() -> None:
-    found = judged(staged(0, moved("7", "send 0->1")), *(staged(rank) for rank in (1, 2, 3)),
-                   staged(4, moved("7", "recv 1<-0")), *(staged(rank) for rank in (5, 6, 7)))  # fmt: skip
-    assert (found.case, found.culprits) == (CollectiveFault.TOGETHER, ())
+    assert (found.case, found.culprits) == (case, ())
 
 
 def in_ring(called: int, **transfer: Any) -> dict[str, Any]:
@@ -258,21 +255,11 @@ def test_one_wrong_peer_in_a_ring() -> None:
     )
 
 
-def test_one_wrong_peer_in_a_ring_that_is_all_there_is() -> None:
-    """The ring goes round once more behind it: 0 sends to 1, and 3 receives from 2."""
-    found = judged(
-        in_ring(3, peer=1, is_send=True), in_ring(3, peer=2, is_send=True),
-        in_ring(3, peer=3, is_send=False), in_ring(3, peer=2, is_send=False),
-    )  # fmt: skip
-    assert (found.case, found.culprits) == (CollectiveFault.ORDER, (2,))
-
-
-def test_one_rank_that_sends_to_a_wrong_peer() -> None:
-    """2 sends to 0 instead of 3."""
-    found = judged(
-        in_ring(3, peer=3, is_send=False), in_ring(3, peer=2, is_send=True),
-        in_ring(3, peer=0, is_send=True), in_ring(3, peer=2, is_send=False),
-    )  # fmt: skip
+@pytest.mark.parametrize("ends", [((1, True), (2, True), (3, False), (2, False)),
+                                  ((3, False), (2, True), (0, True), (2, False))])  # fmt: skip
+def test_one_wrong_peer_in_a_ring_that_is_all_there_is(ends: tuple[tuple[int, bool], ...]) -> None:
+    """The ring goes round once more behind rank 2, which receives from 3; or it sends to 0 instead of 3."""
+    found = judged(*(in_ring(3, peer=peer, is_send=is_send) for peer, is_send in ends))
     assert (found.case, found.culprits) == (CollectiveFault.ORDER, (2,))
 
 

@@ -1,11 +1,11 @@
 """Makes the fixtures `tests/diagnose/rules/<rule>/<case>.json` out of real failures of real torch processes.
 
-    python tests/diagnose/rules/provoke.py [CASE…|expect]      (needs torch; two or four ranks on 127.0.0.1, gloo)
+    python tests/diagnose/rules/provoke.py [CASE…]      (needs torch; two or four ranks on 127.0.0.1, gloo)
     python tests/diagnose/rules/provoke.py run RULE/CASE DIRECTORY      (the incident of a run of tests/hosts)
 
 Each case is a training script in `provoked.py`. The ranks are started bare (RANK, WORLD_SIZE, …), two
 to a pretended node, each under allranks' own runner. At the first failure the others get SIGTERM, one
-second later SIGKILL, as the gang does. What a case expects is kept with it.
+second later SIGKILL, as the gang does.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def watch(ranks: dict[int, subprocess.Popen[bytes]]) -> tuple[dict[int, dict[str
 
 
 def provoke(name: str, case: dict[str, Any]) -> dict[str, Any]:
-    """Runs one case and returns its fixture."""
+    """Runs one case and returns its fixture, with what the one before expects; of a new case it is to be written."""
+    before = HERE / f"{name}.json"
+    kept = json.loads(before.read_text()) if before.exists() else {"expect": {}}
     with tempfile.TemporaryDirectory(prefix="provoke") as text:
         directory = Path(text)
         (directory / "train.py").write_text(case["code"])
@@ -126,7 +128,7 @@ def provoke(name: str, case: dict[str, Any]) -> dict[str, Any]:
         **case.get("incident", {}),
     }  # fmt: skip
     return {"source": f"tests/diagnose/rules/provoke.py {name}: real processes, torch 2.13.0 gloo",
-            "incident": incident, "expect": case["expect"]}  # fmt: skip
+            "incident": incident, "expect": kept["expect"]}  # fmt: skip
 
 
 def record(directory: Path, rank: int, end: dict[str, Any], shift: float) -> dict[str, Any]:
@@ -169,19 +171,8 @@ def said_of(incident: Incident) -> dict[str, Any] | None:
             "victims": list(verdict.victims), "says": [verdict.finding.message[:120]]}  # fmt: skip
 
 
-def expect_anew(cases: dict[str, dict[str, Any]]) -> None:
-    """Writes what is expected into the fixtures that are there, without running anything."""
-    for name, case in cases.items():
-        path = HERE / f"{name}.json"
-        fixture = {**json.loads(path.read_text()), "expect": case["expect"]}
-        path.write_text(json.dumps(fixture, indent=1) + "\n")
-
-
 def main(names: list[str]) -> None:
-    """Writes the fixtures of the named cases, or of all; `expect` renews only what they expect, `run` takes a run's."""
-    if names == ["expect"]:
-        expect_anew(CASES)
-        return
+    """Writes the fixtures of the named cases, or of all; `run` takes a run's."""
     if names[:1] == ["run"]:
         (HERE / f"{names[1]}.json").write_text(json.dumps(of_run(names[1], Path(names[2])), indent=1) + "\n")
         return

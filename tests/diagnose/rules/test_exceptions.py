@@ -58,12 +58,6 @@ CASES = {
         "raised ValueError: bad batch 3 (train.py:2 in load, pid 77), which led to KeyError: 'next' (train.py:7 in "
         "step)",
     ),
-    "three deep": (
-        LOAD + "try:\n    try:\n        load(3)\n    except ValueError as e:\n        raise KeyError('a') from e\n"
-        "except KeyError as e:\n    raise RuntimeError('outermost') from e\n",
-        "raised ValueError: bad batch 3 (train.py:2 in load, pid 77), which led to RuntimeError: outermost "
-        "(train.py:9)",
-    ),
     "without a context": (
         LOAD + "try:\n    load(3)\nexcept ValueError:\n    raise SystemError('said so') from None\n",
         "raised SystemError: said so (train.py:6, pid 77)",
@@ -72,18 +66,9 @@ CASES = {
         "raise ValueError('shapes differ:\\n  expected (3, 4)\\n  got (4, 3)')\n",
         "raised ValueError: shapes differ: expected (3, 4); got (4, 3) (train.py:1, pid 77)",
     ),
-    "first line empty": (
-        "raise ValueError('\\n\\nno usable shard\\n')\n",
-        "raised ValueError: no usable shard (train.py:1, pid 77)",
-    ),
     "pool": (
         "import multiprocessing\n" + LOAD + "if __name__ == '__main__':\n"
         "    multiprocessing.get_context('spawn').Pool(1).map(load, range(2))\n",
-        "raised ValueError: bad batch 3 (train.py:3 in load, in a worker process, pid 77)",
-    ),
-    "executor": (
-        "import concurrent.futures as f\n" + LOAD + "if __name__ == '__main__':\n"
-        "    with f.ProcessPoolExecutor(1) as pool:\n        list(pool.map(load, range(2)))\n",
         "raised ValueError: bad batch 3 (train.py:3 in load, in a worker process, pid 77)",
     ),
     "a thread, then its program": (
@@ -121,10 +106,6 @@ CASES = {
         "    time.sleep(9)\n",
         "raised ValueError: bad batch 3 (train.py:2 in load, pid 77)",
     ),
-    "killed by itself": (
-        "import os\nos.kill(os.getpid(), 9)\n",
-        "was killed by SIGKILL (pid 77), and not by allranks: sender unknown",
-    ),
 }
 
 
@@ -136,7 +117,7 @@ def test_the_innermost_exception_is_quoted(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["cause", "context", "three deep", "many lines"])
+@pytest.mark.parametrize("name", ["cause", "context", "many lines"])
 def test_so_it_is_where_the_log_alone_tells(tmp_path: Path, name: str) -> None:
     """Ranks of programs that are not Python's runner: the traceback at the end of the log."""
     code, says = CASES[name]

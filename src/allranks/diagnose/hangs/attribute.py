@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from allranks.findings import Hang
 from allranks.text import count_of, group, join_words, name_with, plural
@@ -138,30 +137,29 @@ def _stand(culprits: Sequence[int], others: Sequence[int], doings: Doings, names
     return ""
 
 
-class Outside(NamedTuple):
-    """What is wrong with a rank that is in no collective, how sure that is, and what to do."""
-
-    does: str
-    confidence: float
-    remedy: str
-
-
+# What is wrong with a rank that is in no collective, how sure that is, and what to do.
 _OUTSIDE = {
-    ActivityKind.STOPPED: Outside(
-        "stopped", 0.97, "send it SIGCONT on {node}, or find what stopped it (a debugger, Ctrl-Z, a cgroup freezer)"
+    ActivityKind.STOPPED: (
+        "stopped",
+        0.97,
+        "send it SIGCONT on {node}, or find what stopped it (a debugger, Ctrl-Z, a cgroup freezer)",
     ),
-    ActivityKind.GONE: Outside(
-        "a zombie", 0.9, "its process has ended and was not reaped, so read `allranks logs --rank {rank}`"
+    ActivityKind.GONE: (
+        "a zombie",
+        0.9,
+        "its process has ended and was not reaped, so read `allranks logs --rank {rank}`",
     ),
-    ActivityKind.BLOCKED: Outside(
-        "", 0.85, "check the disk or the network file system on {node} with `dmesg; mount; nfsstat`"
+    ActivityKind.BLOCKED: (
+        "",
+        0.85,
+        "check the disk or the network file system on {node} with `dmesg; mount; nfsstat`",
     ),
-    ActivityKind.ELSEWHERE: Outside(
+    ActivityKind.ELSEWHERE: (
         "",
         0.85,
         "find out what rank {rank} waits for there (its whole stack is in evidence/stacks of the run directory)",
     ),
-    ActivityKind.BUSY: Outside(
+    ActivityKind.BUSY: (
         "busy",
         0.7,
         "it still works, so give it time or move the work off the training path. "
@@ -181,15 +179,15 @@ def _outside(
     """Blame the ranks that are in no collective while the others wait in one, or have ended.
 
     `kind` is that of the first named."""
-    does = _OUTSIDE[kind]
+    _, confidence, remedy = _OUTSIDE[kind]
     by_kind = group(culprits, lambda rank: doings[rank].kind)
     parts = [_says_outside(ranks, doings[ranks[0]], names) for _, ranks in by_kind.items()]
     first = by_kind[kind][0]
     return Hang(
         STRAGGLER,
         f"{join_words(parts)}; {_others(waiting, ended, names)}",
-        does.remedy.format(node=names.get(first, "the node"), rank=first),
-        confidence=does.confidence,
+        remedy.format(node=names.get(first, "the node"), rank=first),
+        confidence=confidence,
         culprits=tuple(culprits),
         victims=tuple(rank for rank in waiting if rank not in culprits),
         evidence=_evidence(culprits, doings),
@@ -198,7 +196,6 @@ def _outside(
 
 
 def _others(waiting: Doings, ended: Sequence[int], names: Names) -> str:
-    """Say what the other ranks do."""
     if waiting:
         return _wait(waiting, names)
     if ended:
@@ -208,7 +205,7 @@ def _others(waiting: Doings, ended: Sequence[int], names: Names) -> str:
 
 def _says_outside(ranks: Sequence[int], item: Doing, names: Names) -> str:
     """Write `rank 3 on h2 is busy at train.py:88 in save (it reads or writes)`."""
-    does = _OUTSIDE[item.kind].does
+    does = _OUTSIDE[item.kind][0]
     words = [_named(ranks, names), plural(len(ranks), "is", "are"), does]
     if item.at:
         words.append(f"at {item.at}")
@@ -218,7 +215,6 @@ def _says_outside(ranks: Sequence[int], item: Doing, names: Names) -> str:
 
 
 def _ended(ended: list[int], waiting: Doings, names: Names) -> Hang:
-    """Blame the ranks that ended with code 0 while the others wait in a collective."""
     message = f"{_named(ended, names)} ended with code 0 while {_wait(waiting, names)}"
     remedy = "every rank must do the same number of steps, and none may leave early: use drop_last or padding in the "
     remedy += "sampler, or join() for uneven inputs"

@@ -62,7 +62,6 @@ def look_at(node: str, before: StackSample, after: StackSample, seconds: float, 
 
 
 def _does(item: Doing) -> str:
-    """Say what the kernel knows of a process, where its stack does not tell all."""
     if item.kind is ActivityKind.UNKNOWN:
         return f"could not be looked at: {item.why}" if item.why else "could not be looked at"
     if item.kind in (ActivityKind.STOPPED, ActivityKind.GONE, ActivityKind.BLOCKED):
@@ -71,7 +70,6 @@ def _does(item: Doing) -> str:
 
 
 def _telling_thread(stacks: Sequence[Stack]) -> tuple[str, Stack]:
-    """Choose the thread of a server that says most: one in a collective, else one that works, else any."""
     for stack in stacks:
         call = collective_of(stack)
         if call:

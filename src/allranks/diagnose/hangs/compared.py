@@ -46,7 +46,6 @@ def read_called(called: Mapping[int, Sequence[CalledGroup]]) -> dict[int, list[E
 
 
 def _read_group(noted: CalledGroup) -> list[ErrorCall]:
-    """Unpack the calls of a group, at most MOST_CALLS; none where it cannot be read."""
     try:
         packed = binascii.a2b_base64(noted.sequence)
         data = zlib.decompressobj().decompress(packed, 2 * MOST_CALLS)

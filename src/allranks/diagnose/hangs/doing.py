@@ -153,7 +153,6 @@ def collective_of(stack: Stack) -> str:
 
 
 def _native(sample: StackSample) -> str:
-    """Name the code below Python that holds the interpreter's lock of a rank."""
     code = native_call(sample.text) or _why(sample)
     return with_reason("not answering, in native code", code)
 

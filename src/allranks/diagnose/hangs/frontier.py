@@ -182,9 +182,9 @@ def account(recordings: Sequence[RankRecording]) -> Account | None:
     reasons: list[Stall | Unmatched] = [*stalls, *unmatched]
     waits = _absences(stalls, unmatched)
     waited_for = {rank for reason in reasons for rank in reason.missing}
-    circles = [ranks for ranks in waits.ends() if len(ranks) > 1]
+    circles = [ranks for ranks in _ends(waits) if len(ranks) > 1]
     _meetings(waits, stalls, matched)
-    culprits = {rank for ranks in waits.ends() if len(ranks) == 1 for rank in ranks & waited_for}
+    culprits = {rank for ranks in _ends(waits) if len(ranks) == 1 for rank in ranks & waited_for}
     stuck = {rank for stall in stalls if stall.is_stuck and stall.is_on_device for rank in stall.waiting}
     if culprits or stuck:
         culprits |= _idle(by_rank)
@@ -334,43 +334,40 @@ def _matched(groups: Iterable[RecordedGroup], by_rank: Recorded) -> set[tuple[in
 # -- who waits for whom ----------------------------------------------------------------------------------
 
 
-class _Waits:
-    """A graph: a rank points at the collective that it stands in, and that at the ranks that it waits for."""
-
-    def __init__(self) -> None:
-        self.edges: dict[Hashable, set[Hashable]] = {}
-
-    def add(self, waiting: Iterable[int], call: Hashable, targets: Iterable[int]) -> None:
-        """Add ranks that stand in a call, and those that they wait for there."""
-        waited_for = set(targets)
-        if waited_for:
-            self.edges.setdefault(call, set()).update(waited_for)
-            for rank in waiting:
-                self.edges.setdefault(rank, set()).add(call)
-
-    def ends(self) -> list[set[int]]:
-        """List the ranks at the end of each chain: one rank that does not wait, or the ranks of a circle."""
-        components = terminal_components(self.edges)
-        return [{node for node in component if isinstance(node, int)} for component in components]
+# A graph: a rank points at the call that it stands in, and that at the ranks that it waits for.
+Waits = dict[Hashable, set[Hashable]]
 
 
-def _absences(stalls: Sequence[Stall], unmatched: Sequence[Unmatched]) -> _Waits:
-    """Make the graph of those who wait for ranks that are not there."""
-    waits = _Waits()
+def _add(waits: Waits, waiting: Iterable[int], call: Hashable, targets: Iterable[int]) -> None:
+    """Add ranks that stand in a call, and those that they wait for there."""
+    waited_for = set(targets)
+    if waited_for:
+        waits.setdefault(call, set()).update(waited_for)
+        for rank in waiting:
+            waits.setdefault(rank, set()).add(call)
+
+
+def _ends(waits: Waits) -> list[set[int]]:
+    """List the ranks at the end of each chain: one rank that does not wait, or the ranks of a circle."""
+    return [{node for node in component if isinstance(node, int)} for component in terminal_components(waits)]
+
+
+def _absences(stalls: Sequence[Stall], unmatched: Sequence[Unmatched]) -> Waits:
+    waits: Waits = {}
     for stall in stalls:
-        waits.add(stall.waiting, (stall.group, stall.seq), stall.missing)
+        _add(waits, stall.waiting, (stall.group, stall.seq), stall.missing)
     for one in unmatched:
-        waits.add((one.rank,), one, one.missing)
+        _add(waits, one.waiting, one, one.missing)
     return waits
 
 
-def _meetings(waits: _Waits, stalls: Sequence[Stall], matched: Iterable[tuple[int, int]]) -> None:
+def _meetings(waits: Waits, stalls: Sequence[Stall], matched: Iterable[tuple[int, int]]) -> None:
     """Add to a graph those that stand in one call with all others that belong to it: they wait for each other."""
     for stall in stalls:
         if not stall.missing and not (stall.is_stuck and stall.is_on_device):
-            waits.add(stall.waiting, (stall.group, stall.seq), (*stall.waiting, *stall.through))
+            _add(waits, stall.waiting, (stall.group, stall.seq), (*stall.waiting, *stall.through))
     for pair in matched:
-        waits.add(pair, pair, pair)
+        _add(waits, pair, pair, pair)
 
 
 def terminal_components(edges: Mapping[Hashable, Collection[Hashable]]) -> list[set[Hashable]]:
@@ -432,7 +429,6 @@ def _idle(by_rank: Recorded) -> set[int]:
 
 
 def _different(stalls: Sequence[Stall], unheard: Sequence[str]) -> Account:
-    """Make the account of collectives that ranks have called unlike each other."""
     odd = tuple(sorted({rank for stall in stalls for rank in _odd(stall.kinds)}))
     is_shape = len({entry.operation for entry in stalls[0].inside.values()}) == 1
     return Account(CollectiveFault.DIFFERENT, odd, stalls[0].says(), (*_lines(stalls), *unheard), is_shape)

@@ -129,14 +129,12 @@ def _waiting_links(first: Samples, second: Samples, names: Names) -> dict[Link, 
 
 
 def _by_ends(rank: int, samples: Samples) -> dict[Link, RankSocket]:
-    """Return the connections of a rank by their two addresses; none where it has no sample."""
     if rank not in samples:
         return {}
     return {(one.local, one.peer): one for one in _far(samples[rank])}
 
 
 def _far(sample: StackSample) -> list[RankSocket]:
-    """List the connections that a network carries."""
     return [one for one in sample.sockets if not is_loopback(one.peer)]
 
 

@@ -315,7 +315,6 @@ class DumpedEntry(NamedTuple):
 
 
 def _count(shapes: Iterable[Sequence[int]]) -> int:
-    """Count the elements of tensors."""
     return sum(math.prod(shape) for shape in shapes)
 
 

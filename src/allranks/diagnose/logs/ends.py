@@ -85,7 +85,6 @@ def ends(evidence: Evidence) -> Iterator[End]:
 
 
 def _rank_of(sighting: Sighting) -> int | None:
-    """Give the rank that a report names, else the one whose line it is."""
     named = sighting.number("rank", "rank2")
     return sighting.line.rank if named is None else named
 

@@ -96,7 +96,6 @@ _NAMED_RANK = re.compile(r"^\[Rank (\d+)\]|\[PG [^\[\]]{0,200}\bRank (\d+)\]|^\[
 
 
 def _with_prefix(line: LogLine, groups: Mapping[str, str]) -> LogLine:
-    """Add what a prefix says of the line."""
     numbers = {name: int(groups[name]) for name in _NUMBERS if groups.get(name, "").isdecimal()}
     t = line.t
     if t is None and "hour" in groups:

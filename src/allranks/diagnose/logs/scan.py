@@ -107,7 +107,6 @@ class Filter:
         self.lines += len(shapes)
 
     def _look(self, shapes: list[bytes], lines: list[bytes], wanted: set[bytes]) -> None:
-        """Learn which of the wanted shapes tell anything, and keep lines of those."""
         if len(self._silent) > SHAPES:
             self._silent.clear()
         numbers = [at for at, shape in enumerate(shapes) if shape in wanted]
@@ -116,7 +115,6 @@ class Filter:
             self._keep(self.lines + at, lines[at], shapes[at])
 
     def _learn(self, shaped: list[tuple[bytes, bytes]]) -> None:
-        """Learn by the first line of each new shape whether it holds a literal."""
         new = {shape: line for shape, line in reversed(shaped) if shape not in self._left}
         texts = list(new.values())
         self._new += len(new)
@@ -128,7 +126,6 @@ class Filter:
                 self._silent.add(shape)
 
     def _words(self) -> Iterable[bytes]:
-        """Choose the literals to search for, by how many shapes have come."""
         if self._new > CHATTY:
             return PLAIN
         return LITERALS if self._new < FEW else _least_literals()

@@ -30,15 +30,19 @@ from . import named_faults as findings
 from . import node_failures as nodes
 from .failures import Failure
 
-_ON_RUNS = (findings, nodes, hung)
-_ON_FAILURES = (rank_ended, accused, peer_lost)
-_ON_LOGS = (log_lines, log_xids, log_collectives, log_recorders, log_connections, log_ends)
-_RUN_ROWS = {name: row for module in _ON_RUNS for name, row in module.RULES.items()}
-_FAILURE_ROWS = {name: row for module in _ON_FAILURES for name, row in module.RULES.items()}
-_LOG_ROWS = {name: row for module in _ON_LOGS for name, row in module.RULES.items()}
-RULES: dict[str, Callable[[Incident], Candidate | None]] = {name: apply for name, (_, apply) in _RUN_ROWS.items()}
-FAILURE_RULES: dict[str, Callable[[Incident, Sequence[Failure]], Candidate | None]] = {
-    name: apply for name, (_, apply) in _FAILURE_ROWS.items()
+_ON_RUNS = {**findings.RULES, **nodes.RULES, **hung.RULES}
+_ON_FAILURES = {**rank_ended.RULES, **accused.RULES, **peer_lost.RULES}
+_ON_LOGS = {
+    **log_lines.RULES,
+    **log_xids.RULES,
+    **log_collectives.RULES,
+    **log_recorders.RULES,
+    **log_connections.RULES,
+    **log_ends.RULES,
 }
-LOG_RULES: dict[str, Callable[[Evidence], list[Candidate]]] = {name: apply for name, (_, apply) in _LOG_ROWS.items()}
-SOURCES: dict[str, str] = {name: source for name, (source, _) in {**_RUN_ROWS, **_FAILURE_ROWS, **_LOG_ROWS}.items()}
+RULES: dict[str, Callable[[Incident], Candidate | None]] = {name: rule for name, (_, rule) in _ON_RUNS.items()}
+FAILURE_RULES: dict[str, Callable[[Incident, Sequence[Failure]], Candidate | None]] = {
+    name: rule for name, (_, rule) in _ON_FAILURES.items()
+}
+LOG_RULES: dict[str, Callable[[Evidence], list[Candidate]]] = {name: rule for name, (_, rule) in _ON_LOGS.items()}
+SOURCES: dict[str, str] = {name: row[0] for table in (_ON_RUNS, _ON_FAILURES, _ON_LOGS) for name, row in table.items()}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from allranks.findings import Where
 
-from ..accusations import Statement, accusation
+from ..accusations import accusation
 from ..candidate import Candidate, Strength
 from ..incident import Incident
 from ..words import last_lines, name_ranks, summary
@@ -20,8 +20,7 @@ MODELS = "build the same model on every rank: look for a condition on rank, and 
 def accused(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
     """Name the rank that others accuse, with its node."""
     accusing = [f for f in failed if f.role is not FailureRole.ENDED]
-    statements = [Statement(f.rank, _text(f)) for f in accusing]
-    read = accusation(statements, incident.all_ranks)
+    read = accusation(((f.rank, _text(f)) for f in accusing), incident.all_ranks)
     if read is None:
         return None
     message = read.words
@@ -34,7 +33,7 @@ def accused(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
     remedy = MODELS
     if read.cause == "straggler":
         remedy = LATE.format(rank=min(read.ranks))
-    speaking = next(f for f in accusing if accusation([Statement(f.rank, _text(f))], incident.all_ranks))
+    speaking = next(f for f in accusing if accusation([(f.rank, _text(f))], incident.all_ranks))
     return Candidate(
         "accused",
         read.cause,
@@ -50,7 +49,6 @@ def accused(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
 
 
 def _text(failure: Failure) -> str:
-    """Give all that a rank said of its end: the texts of its exceptions, else the end of its log."""
     if failure.raised is None:
         return failure.exit.tail
     return "\n".join(link.text for link in telling(failure.raised))

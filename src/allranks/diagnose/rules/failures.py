@@ -126,12 +126,10 @@ def _end_of_program(incident: Incident, end: RankEnd) -> RankEnd:
 
 
 def _is_before(incident: Incident, t: float) -> bool:
-    """Tell whether the controller had not yet begun to end the attempt."""
     return incident.detected_t is not None and t < incident.detected_t
 
 
 def _by_itself(end: RankEnd) -> Failure:
-    """Read a rank's end without regard to the others."""
     if NO_SCRIPT.search(end.tail) and end.fact.code == 2:
         return Failure(end, FailureRole.ROOT, "exited", "no-script")
     raised = end.raised

@@ -52,7 +52,6 @@ def _left_early(incident: Incident, hang: Hang) -> Hang:
 
 
 def _place(incident: Incident, hang: Hang) -> Where:
-    """Give the place of the culprits; of a link its two ends."""
     if hang.of_role:
         return Where(node=hang.nodes[0], rank=hang.culprits[0], role=hang.of_role)
     if not hang.nodes:

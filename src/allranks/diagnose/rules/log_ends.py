@@ -148,7 +148,6 @@ def alarms(evidence: Evidence) -> list[Candidate]:
 
 
 def _harm(sighting: Sighting) -> int:
-    """Order lines by how bad they look, the worst first."""
     text = sighting.line.text
     if sighting.line.is_error and not WORST[0].search(text):
         return 1

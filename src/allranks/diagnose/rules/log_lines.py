@@ -14,7 +14,7 @@ from dataclasses import replace
 from allranks.findings import Where, place_of
 from allranks.text import group, join_words, plural
 
-from ..accusations import PARAMETERS, Statement, accusation
+from ..accusations import PARAMETERS, accusation
 from ..candidate import Candidate, Reading, Strength
 from ..logs.ends import after_abort
 from ..logs.sightings import BELOW_FRAME, Evidence, Sighting, first, name_place, quoted
@@ -113,7 +113,6 @@ def _place(head: Sighting, sightings: Sequence[Sighting]) -> Where:
 
 
 def _others(sightings: Sequence[Sighting], head: Sighting) -> list[Sighting]:
-    """Order the other sightings: other ranks and other texts before repetitions."""
     newest = {(s.line.rank, s.row.id): s for s in reversed(sightings)}
     newest.pop((head.line.rank, head.row.id), None)
     return [*sorted(newest.values(), key=lambda s: s.order), *sightings]
@@ -258,7 +257,6 @@ def _code_above(evidence: Evidence, raised: Sighting) -> str:
 
 
 def _without_option(candidate: Candidate, options: Sequence[str]) -> Candidate:
-    """Explain a None where the program reads its options: one of them was not given."""
     names = list(dict.fromkeys(options))
     message = f"{candidate.message} (an option is not set: {join_words(names, 'or')})"
     remedy = f"Give the option, or correct its name: {join_words([f'`{name}`' for name in names], 'or')}"
@@ -287,7 +285,6 @@ _PACKAGE = re.compile(r"/(?:site|dist)-packages/(\w+)")
 
 
 def _trace(raised: Sighting) -> str:
-    """Write the frames of an exception as a traceback has them, without the lines of code."""
     frames = zip(raised.modules, raised.calls, strict=True)
     return "\n".join(f'  File "{file}", line 0, in {function}' for file, function in frames)
 
@@ -298,7 +295,7 @@ def _trace(raised: Sighting) -> str:
 def accused(evidence: Evidence) -> list[Candidate]:
     """Name the rank that others accuse: it did not come to a barrier, or gives DDP another model."""
     reports = evidence.weighed_by("accused")
-    read = accusation((Statement(s.line.rank, s.line.text) for s in reports), evidence.ranks)
+    read = accusation(((s.line.rank, s.line.text) for s in reports), evidence.ranks)
     if read is None:
         return _without_answers(evidence, reports)
     telling = [s for s in reports if s.row.cause == read.cause]
@@ -388,7 +385,6 @@ def peer_gone(evidence: Evidence) -> list[Candidate]:
 
 
 def _with_peer(evidence: Evidence, candidate: Candidate, complaints: Sequence[Sighting]) -> Candidate:
-    """Name the peer that most complaints name, with its node; those who complain are victims."""
     peers = Counter(s.groups["peer"] for s in complaints if s.groups.get("peer"))
     if not peers:
         return candidate

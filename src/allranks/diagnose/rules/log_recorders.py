@@ -45,7 +45,6 @@ def recorders(evidence: Evidence) -> list[Candidate]:
 
 
 def _places(recordings: tuple[RankRecording, ...]) -> list[str]:
-    """Say where the ranks stand in the program, as far as the dumps have stacks."""
     places = {r.rank: str(call.at) for r in recordings if (call := r.stands_at) is not None and call.at is not None}
     parts = [
         f"{count_ranks(ranks)} {plural(len(ranks), 'stands', 'stand')} at {place}"

@@ -56,7 +56,6 @@ def check_finding(incident: Incident) -> Candidate | None:
 
 
 def _at_fault(incident: Incident, root: Finding, same: Sequence[Finding]) -> frozenset[int]:
-    """Return the rank that the one finding names, else the ranks of the nodes."""
     if root.where.rank is not None and len(same) == 1:
         return frozenset([root.where.rank])
     return incident.ranks_of(f.where.node or "" for f in same)

@@ -48,7 +48,6 @@ def _stands(noted: Stamped[HangNoted] | None, t: float) -> bool:
 
 
 def _given_up(incident: Incident, base: Candidate, text: str) -> Candidate:
-    """Name the rank that the others had waited for, by the samples that were taken before they gave up."""
     assert incident.noted is not None
     hang = incident.noted.fact.hang
     culprits = frozenset(hang.culprits)
@@ -65,7 +64,6 @@ def _given_up(incident: Incident, base: Candidate, text: str) -> Candidate:
 
 
 def _text(failure: Failure) -> str:
-    """Write what a rank complained of, on one line."""
     if failure.raised is None:
         return one_line("".join(last_lines(failure.exit.tail, 1)))
     last = telling(failure.raised)[-1]
@@ -101,7 +99,6 @@ def _left(incident: Incident, first: Failure, base: Candidate) -> Candidate | No
 
 
 def _lost(incident: Incident, first: Failure, base: Candidate, text: str, complaining: Set[int]) -> Candidate:
-    """Name the peer by the address in the complaint, as far as it is one rank."""
     if _is_starting(first):
         who = name_ranks(incident, [first.rank])
         message = f"before any step: {who} lost the store of rank 0 inside init_process_group ({text}). {LEFT_AT_START}"
@@ -124,7 +121,6 @@ def _lost(incident: Incident, first: Failure, base: Candidate, text: str, compla
 
 
 def _is_starting(first: Failure) -> bool:
-    """Tell whether the store was lost inside init_process_group."""
     if first.raised is None or "got 0 bytes" not in _text(first):
         return False
     return any(f", in {call}\n" in first.raised.traceback for call in STARTING_CALLS)
@@ -152,7 +148,6 @@ def _mesh(incident: Incident, first: Failure, base: Candidate, text: str) -> Can
 
 
 def _peer(incident: Incident, first: Failure) -> str | None:
-    """Find the node whose address stands in the complaint."""
     words = [first.exit.tail] if first.raised is None else [link.text for link in first.raised.links]
     addresses = [a or b for text in words for a, b in PEER.findall(text)]
     nodes = [incident.addresses.get(address, address) for address in addresses]
@@ -160,7 +155,6 @@ def _peer(incident: Incident, first: Failure) -> str | None:
 
 
 def _awaited(incident: Incident, first: Failure, base: Candidate, text: str) -> Candidate:
-    """Name what a rank waited for: in the rendezvous a rank or the master; in a collective only stacks can tell."""
     who = name_ranks(incident, [first.rank])
     absent = missing_ranks(incident)
     if absent and first.rank not in incident.initialised:

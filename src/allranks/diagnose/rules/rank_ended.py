@@ -92,7 +92,6 @@ def _rule(
 
 
 def _out_of_host_memory(incident: Incident, end: RankEnd) -> str:
-    """Write the levers for host memory that ran out."""
     return host_levers(setting_of(incident, end), end.node, incident.memory.get(end.node))
 
 
@@ -282,7 +281,6 @@ def _got(tail: str) -> str:
 
 
 def _other_shape(tail: str) -> str:
-    """Say that two ranks differ. No recorder shows which one is odd."""
     return f"{_got(tail)}: it and the rank that sent them called it with different shapes"
 
 

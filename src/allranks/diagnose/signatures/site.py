@@ -107,7 +107,6 @@ def _row(table: Json, place: str, source: str) -> Row:
 
 
 def _charge(row: Row, table: Mapping[str, Json], place: str) -> Charge:
-    """Read what a new cause is charged to: it decides about another attempt."""
     names = [charge.value for charge in Charge if charge is not Charge.ALLRANKS]
     if row.cause in CAUSES and row.cause not in _own_labels():
         raise ConfigError(f"{place}: charge is of a new cause, and {row.cause} is one of ours")

@@ -169,13 +169,11 @@ def _steps_of(
 
 
 def _calls(calls: RankCalls, one: GroupCalls, clock: ClockEstimate) -> dict[int, float]:
-    """Give the times of the calls by number, on our clock."""
     start = calls.base - clock.offset
     return {number: start + created / 1e6 for number, created in zip(one.sequence, one.created, strict=True)}
 
 
 def _durations(one: GroupCalls) -> dict[int, float]:
-    """Give for how long the device was in each collective that it has done, in seconds."""
     return {number: duration / 1e6 for number, duration in zip(one.sequence, one.duration, strict=False) if duration}
 
 
@@ -204,7 +202,6 @@ def middle(values: Iterable[float]) -> float:
 
 
 def _period(kinds: Sequence[int]) -> int:
-    """Find after how many calls their kinds repeat; 1 where they do not."""
     for period in range(1, min(LONGEST_PERIOD, len(kinds) // 3) + 1):
         pairs = len(kinds) - period
         same = sum(kinds[at] == kinds[at + period] for at in range(pairs))
@@ -246,7 +243,6 @@ def find_straggler(
 
 
 def _mean(steps: Sequence[GroupStep]) -> GroupStep:
-    """Give one step that has the means of several."""
     ranks = steps[-1].late
     late = {rank: sum(max(0.0, step.late.get(rank, 0.0)) for step in steps) / len(steps) for rank in ranks}
     waits = {rank: sum(step.waits.get(rank, 0.0) for step in steps) / len(steps) for rank in ranks}

@@ -159,7 +159,6 @@ def _by_program(one: TimeSpent) -> Reason | None:
 
 
 def _word(doing: Doing) -> str:
-    """Name what a rank does: `computes`, `sleeps`, `reads or writes`."""
     if doing.kind is ActivityKind.BUSY:
         return "reads or writes" if "reads" in doing.why else "computes"
     if doing.why == "sleeping":
@@ -168,7 +167,6 @@ def _word(doing: Doing) -> str:
 
 
 def _place(doings: Sequence[Doing]) -> str:
-    """Name the frame of the program that most of them have: ` at train.py:41 in load()`; empty without one."""
     frames: dict[Frame, int] = {}
     for one in doings:
         if one.at is not None:
