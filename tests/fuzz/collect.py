@@ -35,6 +35,7 @@ BUILT = {
     "report/steps.py": "the user's own",
     "gang/matching.py": "the user's own, bounded by `regex`",
     "settings/parsers.py": "the user's own, and the table's words",
+    "diagnose/signatures/site.py": "a site's own, bounded",
 }
 
 

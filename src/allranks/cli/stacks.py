@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from allranks.diagnose.hangs.doing import ActivityKind, Doing, doing, read_sample
 from allranks.diagnose.hangs.recorder import RankRecording, read_recording
-from allranks.diagnose.hangs.stacks import Frame, py_spy_frames
+from allranks.diagnose.hangs.stacks import Frame, main_frames
 from allranks.diagnose.words import name_by_node
 from allranks.errors import UsageError
 from allranks.exitcodes import NODE_FAILED, code_if
@@ -165,7 +165,7 @@ def report_of(run: str, answer: StacksAnswer, native: bool) -> StacksReport:
 def _seen(node: NodeStacks, sample: StackSample, done: Doing, known: RankStatus, native: bool) -> SeenRank:
     frames: Sequence[Frame] = done.stack
     if native:
-        frames = py_spy_frames(sample.text) or frames
+        frames = main_frames(sample.text) or frames
     recording = read_recording(sample.rank, sample.recorder)
     collective, is_done = newest_collective(recording)
     does = done.why or done.kind.value

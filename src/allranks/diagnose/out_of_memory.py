@@ -105,7 +105,7 @@ def size(count: float) -> str:
 
 
 # Names of options, metrics and Hydra's keys, in small letters and with hyphens.
-NAMES = {
+_NAMES = {
     "batch": r"(?:local-|(?:per-(?:device|gpu)-)?(?:train-)?(?:micro-)?)batch(?:-size)?|mbs|"
     r"train-micro-batch-size-per-gpu",
     "accumulation": r"(?:grad(?:ient)?-)?accum(?:ulation)?(?:-steps)?|accumulate-grad-batches",
@@ -114,6 +114,7 @@ NAMES = {
     "stage": r"zero-stage",
     "workers": r"(?:dataloader-)?(?:num-)?workers",
 }
+NAMES = {figure: re.compile(names) for figure, names in _NAMES.items()}
 # Keys below `deepspeed_config:` of accelerate's configuration, and the figure that each sets.
 DEEPSPEED = {"zero_stage": "stage", "gradient_accumulation_steps": "accumulation"}
 
@@ -158,7 +159,7 @@ def read_setting(
     options: dict[str, str] = {}
     for name, value in _pairs(command):
         for figure, names in NAMES.items():
-            if re.fullmatch(names, _plain(name)) and value.isdecimal() and (int(value) > 0 or figure == "stage"):
+            if names.fullmatch(_plain(name)) and value.isdecimal() and (int(value) > 0 or figure == "stage"):
                 values[figure] = int(value)
                 options[figure] = name
     for name, number in (deepspeed or {}).items():
@@ -188,10 +189,10 @@ def _plain(name: str) -> str:
     return name.lstrip("-").lower().replace("_", "-").rsplit(".", 1)[-1]
 
 
-def _from(metrics: Mapping[str, object] | None, names: str) -> float | None:
+def _from(metrics: Mapping[str, object] | None, names: re.Pattern[str]) -> float | None:
     for key, value in (metrics or {}).items():
         if (
-            re.fullmatch(names, _plain(str(key)))
+            names.fullmatch(_plain(str(key)))
             and isinstance(value, (int, float))
             and not isinstance(value, bool)
             and value > 0

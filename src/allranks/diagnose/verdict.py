@@ -93,14 +93,9 @@ def judge_logs(logs: Evidence) -> Verdict:
     candidates = [replace(c, worlds=logs.worlds) for c in candidates]
     chosen = _valued(locate(logs, choose(candidates)), FixReader.LOGS, logs.value_of)
     candidates = [_valued(c, FixReader.LOGS, logs.value_of) for c in candidates]
-    runners_up = _runners_up(candidates, chosen, FixReader.LOGS)
-    culprits = tuple(sorted(chosen.culprits))
     evidence_kind = evidence_name(chosen.strength, chosen.confidence)
     sureness = FIGURES[evidence_kind]
-    if sureness < SURE and chosen.cause != UNKNOWN.id:
-        runners_up = (chosen.finding(FixReader.LOGS), *runners_up)[:RUNNERS_UP]
-        chosen = _not_sure(chosen, FixReader.LOGS)
-        culprits = tuple(sorted(chosen.culprits))
+    chosen, runners_up = _answer(candidates, chosen, FixReader.LOGS, sureness)
     if chosen.cause == UNKNOWN.id:
         sureness = min(sureness, chosen.confidence, UNDECIDED)
     return Verdict(
@@ -108,7 +103,7 @@ def judge_logs(logs: Evidence) -> Verdict:
         chosen.cause,
         round(sureness, 2),
         _victims_in_logs(logs, chosen),
-        culprits,
+        tuple(sorted(chosen.culprits)),
         runners_up=runners_up,
         evidence_kind=evidence_kind,
     )
@@ -131,11 +126,8 @@ def _on_run(incident: Incident) -> Verdict | None:
     reader = _reader(incident)
     candidates = [_valued(replace(c, worlds=worlds), reader, partial(_value, incident, c, texts)) for c in candidates]
     chosen = choose(candidates)
-    runners_up = _runners_up(candidates, chosen, reader)
     victims = _victims(incident, chosen)
-    if chosen.confidence < SURE and chosen.cause != UNKNOWN.id:
-        runners_up = (chosen.finding(reader), *runners_up)[:RUNNERS_UP]
-        chosen = _not_sure(chosen, reader)
+    chosen, runners_up = _answer(candidates, chosen, reader, chosen.confidence)
     finding = chosen.finding(reader)
     return Verdict(
         finding=finding._replace(where=incident.complete(finding.where)),
@@ -148,6 +140,16 @@ def _on_run(incident: Incident) -> Verdict | None:
         runners_up=runners_up,
         evidence_kind="observed",
     )
+
+
+def _answer(
+    candidates: Sequence[Candidate], chosen: Candidate, reader: FixReader, sureness: float
+) -> tuple[Candidate, tuple[Finding, ...]]:
+    """Give the answer with its runners-up: what is not sure is the first of them."""
+    runners_up = _runners_up(candidates, chosen, reader)
+    if sureness >= SURE or chosen.cause == UNKNOWN.id:
+        return chosen, runners_up
+    return _not_sure(chosen, reader), (chosen.finding(reader), *runners_up)[:RUNNERS_UP]
 
 
 def _not_sure(chosen: Candidate, reader: FixReader) -> Candidate:

@@ -172,7 +172,10 @@ def _least_retransmits(quiet: float) -> int:
 def _look_at(links: Iterable[Link]) -> str:
     """Write where to look: at the node that all links have in common, or at both ends of the first."""
     listed = list(links)
-    suspects = _only_node(listed) or " and ".join(listed[0])
+    common = set(listed[0]).intersection(*listed)
+    suspects = " and ".join(listed[0])
+    if len(listed) > 1 and len(common) == 1:
+        suspects = common.pop() or suspects
     return (
         f"look at the network of {suspects}: `ip -s link; ethtool -S IFACE | grep -i -E 'err|drop'; nft list ruleset`. "
         f"`allranks test --hosts HOSTS --suite pairs` tries every link again"
@@ -213,15 +216,6 @@ def _find_other_end(one: RankSocket, samples: Samples) -> tuple[int, RankSocket]
             if (end.local, end.peer) == (one.peer, one.local):
                 return rank, end
     return None
-
-
-def _only_node(links: Iterable[Link]) -> str:
-    """Give the node that is an end of all links, where there are several; else nothing."""
-    listed = list(links)
-    common = set(listed[0]).intersection(*listed)
-    if len(listed) > 1 and len(common) == 1:
-        return common.pop()
-    return ""
 
 
 def _link(end: LinkEnd) -> str:

@@ -47,46 +47,58 @@ def innermost_of_program(frames: Sequence[Frame]) -> Frame | None:
 
 
 def main_stack(text: str) -> Stack:
-    """Read the main thread's calls, the innermost first; empty where the text has none.
-
-    Frames of the runner below the program are left out, as in tracebacks.
-
-    faulthandler's signal handler runs in the main thread, which it then calls the current one; else the main
-    thread is printed last. py-spy names it MainThread.
-    """
-    stack = _py_spy(text) if _PY_SPY_HEAD.search(text) else _faulthandler(text)
-    return tuple(frame for frame in stack if not frame.file.startswith(RUNNER)) or stack
+    """Read the main thread's calls, the innermost first; empty where the text has none."""
+    return tuple(frame for frame in main_frames(text) if not _is_native(frame))
 
 
 def thread_stacks(text: str) -> list[Stack]:
     """Read the calls of all threads, as `main_stack` reads those of one."""
-    threads: list[list[Frame]] = []
-    for line in text.splitlines():
-        if _HEAD.match(line) or _PY_SPY_HEAD.match(line):
-            threads.append([])
-            continue
-        found = _FAULTHANDLER.match(line)
-        frame = _frame(found) if found else _read_py_spy(line)
-        if threads and frame is not None and not _is_native(frame) and not frame.file.startswith(RUNNER):
-            threads[-1].append(frame)
-    return [tuple(frames) for frames in threads if frames]
+    stacks = (
+        tuple(frame for frame in frames if not _is_native(frame) and not frame.file.startswith(RUNNER))
+        for _, frames in _threads(text)
+    )
+    return [stack for stack in stacks if stack]
 
 
-def _frame(found: re.Match[str]) -> Frame:
-    return Frame(found["file"], int(found["line"].strip("?") or 0), found["function"].strip())
+def main_frames(text: str) -> list[Frame]:
+    """Choose the main thread's frames, native ones too, and without those of the runner below the program.
+
+    faulthandler's signal handler runs in the main thread, which it then calls the current one; else the main
+    thread is printed last.
+    """
+    threads = _threads(text)
+    main = [frames for is_main, frames in threads if is_main and frames]
+    if not main and not _PY_SPY_HEAD.search(text):
+        main = [frames for _, frames in threads if frames]
+    frames = [[], *main][-1]
+    return [frame for frame in frames if not frame.file.startswith(RUNNER)] or frames
 
 
-def _faulthandler(text: str) -> Stack:
+def _threads(text: str) -> list[tuple[bool, list[Frame]]]:
+    """Read the frames of each thread, and whether it is the main one.
+
+    py-spy names that MainThread, or it has no name and the process's number.
+    """
     threads: list[tuple[bool, list[Frame]]] = []
+    process = _PY_SPY_PROCESS.search(text)
     for line in text.splitlines():
         head = _HEAD.match(line)
+        spied = _PY_SPY_HEAD.match(line)
         if head:
             threads.append((head["current"].startswith("Current"), []))
-        elif threads and (found := _FAULTHANDLER.match(line)):
-            threads[-1][1].append(_frame(found))
-    current_stacks = [frames for is_current, frames in threads if is_current and frames]
-    stacks = current_stacks or [frames for _, frames in threads]
-    return tuple([[], *filter(None, stacks)][-1])
+        elif spied:
+            unnamed = spied["name"] is None and process is not None and spied["id"] == process[1]
+            threads.append((spied["name"] == "MainThread" or unnamed, []))
+        elif threads and (frame := _read_frame(line)) is not None:
+            threads[-1][1].append(frame)
+    return threads
+
+
+def _read_frame(line: str) -> Frame | None:
+    found = _FAULTHANDLER.match(line)
+    if found:
+        return Frame(found["file"], int(found["line"].strip("?") or 0), found["function"].strip())
+    return _read_py_spy(line)
 
 
 def native_call(text: str) -> str:
@@ -94,7 +106,7 @@ def native_call(text: str) -> str:
 
     It is the innermost that is neither the C library's nor Python's own, else the outermost of the C library's.
     """
-    above = list(itertools.takewhile(_is_native, py_spy_frames(text)))
+    above = list(itertools.takewhile(_is_native, main_frames(text)))
     of_program = [k for k in above if not _SYSTEM.search(_name(k)) and not _GLUE.search(_name(k))]
     if of_program:
         return _native_words(of_program[0])
@@ -117,25 +129,6 @@ def _name(frame: Frame) -> str:
 
 def _is_native(frame: Frame) -> bool:
     return _NATIVE.search(_name(frame)) is not None
-
-
-def _py_spy(text: str) -> Stack:
-    return tuple(frame for frame in py_spy_frames(text) if not _is_native(frame))
-
-
-def py_spy_frames(text: str) -> list[Frame]:
-    """Read the main thread's frames, native too. It is named MainThread, or has no name and the process's number."""
-    frames: list[Frame] = []
-    inside = False
-    process = _PY_SPY_PROCESS.search(text)
-    for line in text.splitlines():
-        head = _PY_SPY_HEAD.match(line)
-        if head:
-            unnamed = head["name"] is None and process is not None and head["id"] == process[1]
-            inside = head["name"] == "MainThread" or unnamed
-        elif inside and (frame := _read_py_spy(line)) is not None:
-            frames.append(frame)
-    return frames
 
 
 def _read_py_spy(line: str) -> Frame | None:

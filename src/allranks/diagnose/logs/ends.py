@@ -52,41 +52,29 @@ def ends(evidence: Evidence) -> Iterator[End]:
             root = "Root" in sighting.line.text
         elif kind == "agent-host":
             node = groups["node"]
-        elif kind == "agent-rank":
+        elif kind in ("agent-rank", "hydra-host"):
             rank = sighting.number("rank", "rank2")
-        elif kind == "agent-exit":
-            code = sighting.number("code", "code2", "code3")
-            if code is not None and "code2" in groups:
+            node = groups.get("node", node)
+        elif (code := _code(sighting)) is not None:
+            named = sighting.number("rank", "rank2")
+            if kind == "hydra-exit" or "signal2" in groups or (kind == "agent-exit" and "code2" in groups):
                 yield End(sighting, code, rank, node, root)
-            elif code is not None:
-                yield End(sighting, code, None, sighting.line.node)
-        elif kind == "srun-task":
-            signal = ENDINGS.get(groups["end"].split(" (")[0].strip())
-            code = sighting.number("code")
-            if signal is not None:
-                code = -signal
-            if code is not None:
-                yield End(sighting, code, None, groups["node"])
-        elif "signal2" in groups:
-            yield End(sighting, -int(groups["signal2"]), rank, node, root)
-        elif kind == "hydra-host":
-            node = groups["node"]
-            rank = sighting.number("rank")
-        elif sighting.number("code", "code2") is not None:
-            code = sighting.number("code", "code2") or 0
-            yield End(sighting, code, _rank_of(sighting), sighting.place.node or "")
-        else:
-            name = groups.get("name", groups.get("name2", ""))
-            signal = _NUMBERS.get(name) or sighting.number("signal", "signal3") or 9
-            if kind == "hydra-exit":
-                yield End(sighting, -signal, rank, node)
+            elif kind in ("agent-exit", "srun-task"):
+                yield End(sighting, code, None, sighting.place.node or "")
             else:
-                yield End(sighting, -signal, _rank_of(sighting), sighting.line.node)
+                yield End(sighting, code, sighting.line.rank if named is None else named, sighting.place.node or "")
 
 
-def _rank_of(sighting: Sighting) -> int | None:
-    named = sighting.number("rank", "rank2")
-    return sighting.line.rank if named is None else named
+def _code(sighting: Sighting) -> int | None:
+    """Give the exit code that a report tells, below 0 for a signal."""
+    groups = sighting.groups
+    signal = ENDINGS.get(groups.get("end", "").split(" (")[0].strip())
+    signal = signal or _NUMBERS.get(groups.get("name", groups.get("name2", "")))
+    signal = signal or sighting.number("signal", "signal2", "signal3")
+    code = sighting.number("code", "code2", "code3")
+    if signal is None and code is None and sighting.row.id not in ("agent-exit", "srun-task"):
+        return -9  # Killed
+    return code if signal is None else -signal
 
 
 def after_abort(evidence: Evidence, crash: Sighting) -> bool:

@@ -123,7 +123,7 @@ def _cause(row: Row, charge: Charge) -> Cause:
 
 # -- a pattern's plain text, and its cost ----------------------------------------------------------------
 
-_PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]|\{\d*,?\d*\}|\((?:\?(?:P<\w+>|:))?|.")
+_PARTS = re.compile(r"\\.|\[\^?\]?|\{[\d,]{0,9}\}|\(\?(?:P<\w{0,60}>|:)|.")
 _OTHER = re.compile(r"\(\?(?!P<|:)|\(\?P[^<]|\\[1-9]")
 _ONCE = frozenset({"?", "{1}", "{0,1}", "{,1}"})
 
@@ -144,7 +144,12 @@ def _literals_of(pattern: str, place: str) -> tuple[str, ...]:
     opened: list[int] = []  # repetitions before each group that is open
     repeats = 0
     inside = 0  # repetitions of the group that has just ended
+    in_class = False
     for part in _PARTS.findall(pattern):
+        if in_class:
+            in_class = part != "]"
+            continue
+        in_class = part[0] == "["
         is_repeat = part[0] in "*+?{" and part != "{"
         if is_repeat and part not in _ONCE:
             repeats += 1
@@ -160,7 +165,7 @@ def _literals_of(pattern: str, place: str) -> tuple[str, ...]:
             runs.append([""])
         elif is_repeat and not opened:
             runs[-1] += [runs[-1].pop()[:-1], ""]
-        elif opened or part in ".^$)" or part[0] == "[" or (part[0] == "\\" and part[1].isalnum()):
+        elif opened or part in ".^$)" or in_class or (part[0] == "\\" and part[1].isalnum()):
             runs[-1].append("")
         else:
             runs[-1][-1] += part[-1]

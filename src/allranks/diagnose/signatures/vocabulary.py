@@ -7,9 +7,7 @@ program failed by itself.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from .row import Row, Scope, Sign, table
+from .row import Row, Scope, Sign, signature
 
 WEAK = Sign.WEAK
 _DEVICE = (
@@ -60,10 +58,9 @@ OPTIONS = "Give the options that the message names values that fit: it says what
 
 def _words(
     id_: str, cause: str, pattern: str, confidence: float, means: str = "", fix: str = "", *, trace: str = ""
-) -> tuple[Row, ...]:
-    cells = (id_, "", f"(?i){pattern}", confidence, means)
-    made = table("any library's words for it", WEAK, cause, [cells], scope=Scope.EXCEPTION, fix=fix)
-    return tuple(replace(row, trace=trace) for row in made)
+) -> Row:
+    return signature(id_, cause, WEAK, "any library's words for it", "", f"(?i){pattern}", confidence=confidence,
+                     means=means, scope=Scope.EXCEPTION, trace=trace, fix=fix)  # fmt: skip
 
 
 def _pair(one: str, other: str, between: str = "[^.;!]{0,80}?") -> str:
@@ -72,39 +69,39 @@ def _pair(one: str, other: str, between: str = "[^.;!]{0,80}?") -> str:
 
 
 ROWS = (
-    *_words("words-wrapper", "unknown",
+    _words("words-wrapper", "unknown",
             r"\b(?:worker|engine|server|process|actor|job|child|scheduler|replica|subprocess|task)\w*\b"
             r".{0,60}\b(?:failed|died|is dead|crashed|exited|terminated|was killed)\b|"
             r"\bsee (?:the )?(?:above|logs?|root cause|stack trace)|\bchannel closed\b|: System error\b", 0.3,
             "it carries another process's failure, whose own words are not here"),
-    *_words("words-internal", "unknown",
+    _words("words-internal", "unknown",
             r"\binternal (?:error|assert)|\bINTERNAL:|RET_CHECK|unknown error|something went wrong|generic failure|"
             r"unexpected (?:error|failure)|: invalid (?:argument|value)$|^\S+: \w*(?:Status|STATUS|_E_)\w*$", 0.3,
             "the library met what it does not expect, and does not say why"),
-    *_words("words-device-memory", "cuda-out-of-memory",
+    _words("words-device-memory", "cuda-out-of-memory",
             rf"\b{_DEVICE_MEMORY}\b.{{0,80}}?\b(?:memory|blocks)\b.{{0,40}}?(?:exhausted|insufficient|not enough)|"
             rf"(?:not enough|insufficient|out of|no available|exhausted)\b.{{0,40}}?\b{_DEVICE_MEMORY}\b"
             r".{0,40}?\b(?:memory|blocks)", 0.6),
-    *_words("words-version", "environment-mismatch",
+    _words("words-version", "environment-mismatch",
             _pair(_VERSION, _APART, ".{0,60}?") + r"|\b(?:please |must |need to |try )(?:re)?(?:install|upgrade|update|"
             r"downgrade|rebuild)\b|\bpip3? install\b|\b(?:has|have|was) not (?:been )?(?:built|compiled)\b|"
             r"^\S*Pydantic(?:User|Import)Error|\bdescriptors cannot\b|backend extension|\bAVX\b|"
             r"\bextension\b.{0,60}not found|\bSetup failed\b",
             0.6,
             "two installed packages do not fit each other"),
-    *_words("words-model", "environment-mismatch",
+    _words("words-model", "environment-mismatch",
             r"\b(?:unrecognized|unknown|unsupported) (?:model|configuration class|architecture|processor|quantization)|"
             r"\bmodel (?:type|architecture)s?\b.{0,80}\b(?:not supported|unknown|unrecognized)", 0.6,
             "this version of the library does not know the model"),
-    *_words("words-hardware", "environment-mismatch", _pair(rf"\b{_DEVICE}\b", _UNFIT), 0.6,
+    _words("words-hardware", "environment-mismatch", _pair(rf"\b{_DEVICE}\b", _UNFIT), 0.6,
             "what is installed does not take this device or backend"),
-    *_words("words-devices", "cuda-device-unavailable", _pair(rf"\b{_UNITS}\b", _TOO_FEW), 0.6,
+    _words("words-devices", "cuda-device-unavailable", _pair(rf"\b{_UNITS}\b", _TOO_FEW), 0.6,
             "the program wants more devices or nodes than it is given", DEVICES),
-    *_words("words-checkpoint", "checkpoint-unreadable",
+    _words("words-checkpoint", "checkpoint-unreadable",
             r"\bcheckpoint\b.{0,40}\b(?:saved with|with (?:\w+ ){0,3}size)\b|" +
             _pair(rf"\b{_SAVED}\b", r"(?:mismatch|not equal|n[o']t match|corrupt|incomplete|truncated|"
                                     r"different (?:number|size|world))"), 0.6, "", SAME_MODEL),
-    *_words("words-file", "missing-file",
+    _words("words-file", "missing-file",
             rf"^(?:[\w.]*(?:Files?|Dataset|Path)NotFound|\S*(?:Value|Assertion|OS|Runtime))(?:Error|Exception): "
             rf".{{0,120}}?"
             rf"(?:\bno (?:available |valid |supported |\(supported\) )?(?:data )?{_FILE}|\b(?:unable|failed|could "
@@ -112,25 +109,25 @@ ROWS = (
             rf"can't)(?: to)? (?:find|locate) .{{0,40}}{_FILE}|{_FILE}.{{0,80}}\b(?:not found|(?:does(?: not|n't)|"
             rf"not) exist))", 0.55,
             "", "Run `ls -ld {path}` on every node. Correct the path, or bring what is missing to all nodes"),
-    *_words("words-import", "missing-module",
+    _words("words-import", "missing-module",
             r"^\S*ImportError: |\b(?:must|to|should) be installed\b|\bnot found\b.{0,60}\binstalled\b", 0.55,
             "a package or a program that it needs is not there"),
-    *_words("words-option", "bad-launch-arguments", rf"{_REFUSAL}.{{0,120}}?(?:{_pair(_OPTION, _RULED)})", 0.55,
+    _words("words-option", "bad-launch-arguments", rf"{_REFUSAL}.{{0,120}}?(?:{_pair(_OPTION, _RULED)})", 0.55,
             "the program refuses an option", OPTIONS),
-    *_words("words-config", "bad-launch-arguments", r"^(?:[\w.]+\.)?(?:\w*Config\w*|Usage)(?:Error|Exception)\b", 0.55,
+    _words("words-config", "bad-launch-arguments", r"^(?:[\w.]+\.)?(?:\w*Config\w*|Usage)(?:Error|Exception)\b", 0.55,
             "the program refuses its configuration", OPTIONS),
-    *_words("words-combination", "bad-launch-arguments",
+    _words("words-combination", "bad-launch-arguments",
             rf"{_REFUSAL}.{{0,160}}?(?:\b{_UNFIT}\b|\bonly .{{0,40}}\b(?:supported|compatible)\b|"
             r"\b(?:not|in)[ -]?compatible\b|"
             r"\bexclusive\b|\bconflict|\bdivisible\b)", 0.55,
             "the library does not take what its options ask for together", OPTIONS, trace=_OF_LIBRARY),
-    *_words("words-address", "name-resolution",
+    _words("words-address", "name-resolution",
             r"(?:unable|failed|could not|cannot)\b.{0,20}\b(?:get|resolve|look up)\b.{0,20}\b(?:host|address|name)",
             0.55),
-    *_words("words-connect", "master-unreachable",
+    _words("words-connect", "master-unreachable",
             r"(?:unable|failed|could not|cannot|can't)\b.{0,20}\b(?:connect|reach)\b(?:.{0,40}?\bto "
             r"(?P<peer>[\w.-]{1,80})[: ](?:at )?(?:port )?(?P<port>\d{2,5})\b)?", 0.5),
-    *_words("words-late", "unknown", r"\btimed?[ -]?out\b|\bdeadline exceeded", 0.3,
+    _words("words-late", "unknown", r"\btimed?[ -]?out\b|\bdeadline exceeded", 0.3,
             "it waited for something that did not come in time, and that one's own log must say why"),
 )  # fmt: skip
 OF_TRACE = (
