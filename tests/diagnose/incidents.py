@@ -11,7 +11,7 @@ from allranks.protocol.codec import decode, encode
 from allranks.protocol.messages import ExitMessage, FaultMessage
 from allranks.protocol.run_facts import HangNoted, LauncherPaused, NodeLost, RankDeparted, RankLeaving, Stamped
 
-OF_LOG = ("head", "tail", "metrics")
+OF_LOG = ("tail",)
 
 
 def rank_end(

@@ -30,11 +30,10 @@ Statement = tuple[int | None, str]  # the rank, None where a log does not show i
 
 
 class Accusation(NamedTuple):
-    """The ranks that are accused, those that accuse them, and `words`: what is wrong, to follow `rank 2 on h3`."""
+    """The ranks that are accused, and `words`: what is wrong, to follow `rank 2 on h3`."""
 
     cause: str
     ranks: frozenset[int]
-    accusers: frozenset[int]
     words: str
 
 
@@ -51,35 +50,34 @@ def _missed_barrier(statements: Sequence[Statement]) -> Accusation | None:
     for rank, text in statements:
         for ranks in BARRIER.findall(text):
             late.update(map(int, re.findall(r"\d+", ranks)))
-            accusers |= {rank} - {None}
+            if rank is not None:
+                accusers.add(rank)
     if not late:
         return None
     words = f"did not come to the monitored_barrier in which {_who(accusers - late, 'the others')} waited"
-    return Accusation("straggler", frozenset(late), frozenset(accusers - late), words)
+    return Accusation("straggler", frozenset(late), words)
 
 
 def _other_parameters(statements: Sequence[Statement]) -> Accusation | None:
     """Compare the counts of parameters that DDP gathered; a count of 0 means only that the gathering had failed."""
     counts: dict[int, int] = {}
-    accusers: set[int] = set()
-    for speaker, text in statements:
+    for _, text in statements:
         for rank, of_rank, other, count in PARAMETERS.findall(text):
             if int(count):
                 counts[int(rank)] = int(of_rank)
                 counts[int(other)] = int(count)
-                accusers |= {speaker} - {None}
     if len(set(counts.values())) < 2:
         return None
     most = Counter(counts.values()).most_common(2)
     if most[0][1] == most[1][1]:
         each = join_words([f"rank {rank} has {count}" for rank, count in sorted(counts.items())])
         words = f"DDP got models with different numbers of parameters: {each}"
-        return Accusation("collective-shape-mismatch", frozenset(), frozenset(), words)
+        return Accusation("collective-shape-mismatch", frozenset(), words)
     usual = most[0][0]
     odd = frozenset(rank for rank, count in counts.items() if count != usual)
     of_odd = join_words(sorted({str(counts[rank]) for rank in odd}))
     words = f"{plural(len(odd), 'gives', 'give')} DDP a model of {of_odd} parameters, the others one of {usual}"
-    return Accusation("collective-shape-mismatch", odd, frozenset(accusers) - odd, words)
+    return Accusation("collective-shape-mismatch", odd, words)
 
 
 def _other_sizes(statements: Sequence[Statement], all_ranks: frozenset[int]) -> Accusation | None:
@@ -90,13 +88,13 @@ def _other_sizes(statements: Sequence[Statement], all_ranks: frozenset[int]) -> 
     others = all_ranks - differing - {0}
     words = "gives DDP parameters of other sizes than the other ranks"
     if differing >= all_ranks - {0} and len(differing) > 1:
-        return Accusation("collective-shape-mismatch", frozenset({0}), frozenset(differing), words)
+        return Accusation("collective-shape-mismatch", frozenset({0}), words)
     if len(differing) > 1:
         words = words.replace("gives", "give", 1)
     if others:
-        return Accusation("collective-shape-mismatch", frozenset(differing), frozenset(others), words)
+        return Accusation("collective-shape-mismatch", frozenset(differing), words)
     words = f"the parameters that {_who(differing, 'a rank')} gives DDP have other sizes than those of rank 0"
-    return Accusation("collective-shape-mismatch", frozenset(), frozenset(), words)
+    return Accusation("collective-shape-mismatch", frozenset(), words)
 
 
 def _who(ranks: set[int], otherwise: str) -> str:

@@ -914,13 +914,8 @@ def exit_code(verdict: Verdict | None, stop_reason: str | None, program_failed: 
     if verdict is None:
         return exitcodes.code_if(program_failed, exitcodes.PROGRAM_FAILED)
     ends = CAUSES.get(verdict.cause or "", UNKNOWN).ends
-    if ends is Ends.HANG and _explained_by_program(verdict):
+    words = OF_THE_PROGRAM.get(verdict.cause or "")
+    if ends is Ends.HANG and words is not None and words in verdict.finding.message:  # nothing hung
         ends = Ends.PROGRAM
     code_of_program, code_of_nodes = ends.value
     return code_of_program if program_failed else code_of_nodes
-
-
-def _explained_by_program(verdict: Verdict) -> bool:
-    """Tell whether nothing hung: torch raised the mismatch, or ranks lost one that had done all of its steps."""
-    words = OF_THE_PROGRAM.get(verdict.cause or "")
-    return words is not None and words in verdict.finding.message

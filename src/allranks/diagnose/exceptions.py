@@ -95,8 +95,16 @@ class Raised(ExceptionLink):
         """This exception and all that it came from, the innermost last; a worker's stands after its carrier."""
         links = [*_opened(ExceptionLink(self.type, self.text, self.file, self.line, self.function))]
         for link in self.chain:
-            links += _opened(link)
+            links += _opened(link if link.file else self._placed(link))
         return tuple(links[:LINKS])
+
+    def _placed(self, link: ExceptionLink) -> ExceptionLink:
+        """Add the place from the traceback: older error files name no place in their chain."""
+        same = (one for one in read_traceback(self.traceback) if one.name == link.name)
+        place = next((one for one in same if one.text[:80] == link.text[:80]), None)
+        if place is None:
+            return link
+        return replace(link, file=place.file, line=place.line, function=place.function)
 
 
 def carries_worker(link: ExceptionLink) -> bool:

@@ -12,7 +12,6 @@ from functools import cached_property
 from allranks.findings import Finding, Hang, Where
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.foreign import ErrorCall, ErrorDetails
-from allranks.protocol.jsontext import Json
 from allranks.protocol.messages import ExitMessage, FaultMessage
 from allranks.protocol.run_facts import (
     HangNoted,
@@ -43,9 +42,7 @@ class RankEnd:
     node: str
     t: float
     fact: ExitMessage
-    head: str = ""  # beginning of its log, where it failed
     tail: str = ""  # end of its log
-    metrics: Mapping[str, Json] | None = None  # the last row
 
     @property
     def rank(self) -> int:

@@ -34,7 +34,6 @@ class GpuMemory:
     wanted: int | None = None
     total: int | None = None
     free: int | None = None
-    allocated: int | None = None
     idle: int | None = None
     gpu: int | None = None
     others: int = 0  # held by other processes
@@ -56,7 +55,6 @@ def read_gpu(text: str) -> GpuMemory | None:
         figures["wanted"],
         figures["total"],
         free=figures["free"],
-        allocated=figures["allocated"],
         idle=idle,
         gpu=int(gpu[1]) if gpu else None,
         others=_others(figures, named),
@@ -104,7 +102,7 @@ def size(count: float) -> str:
     return f"{count:.0f} bytes"
 
 
-# Names of options, metrics and Hydra's keys, in small letters and with hyphens.
+# Names of options and Hydra's keys, in small letters and with hyphens.
 _NAMES = {
     "batch": r"(?:local-|(?:per-(?:device|gpu)-)?(?:train-)?(?:micro-)?)batch(?:-size)?|mbs|"
     r"train-micro-batch-size-per-gpu",
@@ -144,17 +142,16 @@ class MemorySetting:
 def setting_of(incident: Incident, end: RankEnd) -> MemorySetting:
     """Read the setting of the run in which a rank ended."""
     here = len(incident.ranks_by_node.get(end.node, ()))
-    return read_setting(incident.command, end.metrics, incident.world_size, here or None, incident.deepspeed)
+    return read_setting(incident.command, incident.world_size, here or None, incident.deepspeed)
 
 
 def read_setting(
     command: Sequence[str] = (),
-    metrics: Mapping[str, object] | None = None,
     world: int | None = None,
     ranks_here: int | None = None,
     deepspeed: Mapping[str, int] | None = None,
 ) -> MemorySetting:
-    """Read the figures: the command line counts first, then accelerate's configuration, then the metrics."""
+    """Read the figures: the command line counts before accelerate's configuration."""
     values: dict[str, int] = {}
     options: dict[str, str] = {}
     for name, value in _pairs(command):
@@ -167,10 +164,6 @@ def read_setting(
         if figure and figure not in values:
             values[figure] = number
             options[figure] = f"{name}:"  # as its file has it
-    for figure, names in NAMES.items():
-        metric = _from(metrics, names)
-        if figure not in values and metric is not None and metric >= 1 and metric == int(metric):
-            values[figure] = int(metric)
     return MemorySetting(world=world, ranks_here=ranks_here, options=options, **values)
 
 
@@ -187,18 +180,6 @@ def _pairs(command: Sequence[str]) -> list[tuple[str, str]]:
 
 def _plain(name: str) -> str:
     return name.lstrip("-").lower().replace("_", "-").rsplit(".", 1)[-1]
-
-
-def _from(metrics: Mapping[str, object] | None, names: re.Pattern[str]) -> float | None:
-    for key, value in (metrics or {}).items():
-        if (
-            names.fullmatch(_plain(str(key)))
-            and isinstance(value, (int, float))
-            and not isinstance(value, bool)
-            and value > 0
-        ):
-            return float(value)
-    return None
 
 
 SHARE = 0.1  # of the GPU: from here on what others hold, or what lies idle, is worth a line

@@ -41,7 +41,6 @@ class PodMetadata:
     labels: Names | None = None
     annotations: Names | None = None
     creationTimestamp: str | None = None
-    deletionTimestamp: str | None = None
     deletionGracePeriodSeconds: int | None = None
 
 
@@ -146,7 +145,6 @@ class Pod:
     why: str = ""
     message: str = ""
     exit_code: int | None = None
-    leaving: bool = False
     node_reason: str = ""
     grace: str = ""
 
@@ -186,7 +184,6 @@ def _read(item: Item, container: str) -> Pod | None:
         why=why.reason or ("SchedulingGated" if gates else ""),
         message=why.message or status.message or gates,
         exit_code=why.exitCode,
-        leaving=metadata.deletionTimestamp is not None,
         node_reason=status.reason or "".join(disrupted[:1]),
         grace=_grace(item),
     )

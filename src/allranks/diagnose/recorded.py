@@ -79,7 +79,11 @@ class AttemptFacts:
     def take(self, stamped: Stamped[Fact]) -> None:
         """Keep a fact; of attempts that are over, what holds for later ones too."""
         if isinstance(stamped.fact, AttemptStart):
-            self.facts = [kept for kept in self.facts if _is_of_the_run(kept.fact)]
+            self.facts = [
+                kept
+                for kept in self.facts
+                if isinstance(kept.fact, OF_THE_RUN) or (isinstance(kept.fact, Finding) and kept.fact.lasts)
+            ]
         if isinstance(stamped.fact, OF_AN_INCIDENT):
             self.facts.append(stamped)
 
@@ -143,10 +147,6 @@ def fold(
         schedulers={node: facts.scheduler for node, facts in kept.items() if facts.scheduler},
         jobs={node: facts.job for node, facts in kept.items() if re.fullmatch(_JOB, facts.job)},
     )
-
-
-def _is_of_the_run(fact: Fact) -> bool:
-    return isinstance(fact, OF_THE_RUN) or (isinstance(fact, Finding) and bool(fact.lasts))
 
 
 def _findings(so_far: Iterable[Stamped[Fact]], attempt: int) -> Iterator[Finding]:

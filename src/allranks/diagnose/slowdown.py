@@ -185,25 +185,14 @@ def _share(samples: Sequence[NodeUsage]) -> float | None:
     return sum(one.tcp_retransmitted or 0 for one in samples) / sent
 
 
-def _values(samples: Sequence[NodeUsage], name: str) -> list[tuple[float, float]]:
+def _mean(samples: Sequence[NodeUsage], name: str, is_sum: bool = False) -> float | None:
+    """Give a figure's mean over time, or what it grew by in a second where each sample has its sum."""
     values = [(getattr(one, name), one.seconds) for one in samples]
-    return [(float(value), seconds) for value, seconds in values if value is not None and seconds > 0]
-
-
-def _mean(samples: Sequence[NodeUsage], name: str) -> float | None:
-    values = _values(samples, name)
-    seconds = sum(each for _, each in values)
+    known = [(float(value), seconds) for value, seconds in values if value is not None and seconds > 0]
+    seconds = sum(each for _, each in known)
     if not seconds:
         return None
-    return sum(value * each for value, each in values) / seconds
-
-
-def _throttled(samples: Sequence[NodeUsage]) -> float | None:
-    values = _values(samples, "cpu_throttled_s")
-    seconds = sum(each for _, each in values)
-    if not seconds:
-        return None
-    return sum(value for value, _ in values) / seconds
+    return sum(value if is_sum else value * each for value, each in known) / seconds
 
 
 def _of_others(samples: Sequence[NodeUsage]) -> float | None:
@@ -230,7 +219,11 @@ def _port_errors(samples: Sequence[NodeUsage]) -> float | None:
 # A figure of a node, the least that counts, and what is said of it.
 _MEASURES: tuple[tuple[Callable[[Sequence[NodeUsage]], float | None], float, str], ...] = (
     (_share, 0.005, "{after:.1%} of its TCP segments were sent again, {before:.1%} before"),
-    (_throttled, 0.1, "its ranks' CPU quota held them back {after:.2g} s a second, {before:.2g} before"),
+    (
+        partial(_mean, name="cpu_throttled_s", is_sum=True),
+        0.1,
+        "its ranks' CPU quota held them back {after:.2g} s a second, {before:.2g} before",
+    ),
     (_of_others, 0.5, "processes that are not of the run use {after:.1f} of {cores:.0f} cores, {before:.1f} before"),
     (
         partial(_mean, name="memory_pressure"),

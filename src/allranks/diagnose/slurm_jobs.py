@@ -83,6 +83,7 @@ _BEYOND_JOB = PendingReason(
     "ask for less, after `sacctmgr show qos; sacctmgr show assoc user=$USER`",
     True,
 )
+_BELOW_QOS = PendingReason("it asks for less than the QOS allows", "ask for more, after `sacctmgr show qos`", True)
 _REACHED = "a limit of the {} is reached: it waits until other jobs end"
 _LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max)?\w{0,40}?(Limit|PerUser|PerAccount|PerJob|PerNode|Minutes)\w{0,40}")
 _PER_JOB = re.compile(r"Per(Job|Node)|Max(Wall|Node|Cpu|Mem|GRES)\w{0,40}PerJob|MaxWallDurationPerJobLimit")
@@ -232,6 +233,8 @@ def read_reason(reason: str) -> PendingReason:
         return meaning
     if _PER_JOB.search(bare) or bare == "MaxMemPerLimit":
         return _BEYOND_JOB
+    if bare.startswith("QOSMin"):
+        return _BELOW_QOS
     if _LIMIT.fullmatch(bare):
         owner = "QOS" if bare.startswith("QOS") else "account or user"
         return PendingReason(_REACHED.format(owner), "run `sacctmgr show assoc user=$USER; sshare`")

@@ -23,7 +23,7 @@ from allranks.text import group
 
 from .candidate import EVIDENCE, Candidate, Strength
 from .causes import CAUSES, UNKNOWN, UNSURE, FixReader, in_place
-from .incident import Incident, RankEnd
+from .incident import Incident
 from .logs.ends import ends
 from .logs.sightings import Evidence, quoted
 from .rules import FAILURE_RULES, LOG_RULES, RULES
@@ -119,7 +119,9 @@ def _on_run(incident: Incident) -> Verdict | None:
         if failed and not incident.stop_reason:
             return _unexplained(incident)
         return None
-    texts = [text for e in incident.exits for text in _words_of(e)]
+    texts = []  # what ranks said last
+    for end in incident.exits:
+        texts += [end.tail, *(link.text for link in (end.raised.links if end.raised is not None else ()))]
     worlds = read_worlds(texts)
     if incident.is_joined:
         worlds |= worlds_of_schedulers(incident.schedulers.values())
@@ -129,6 +131,9 @@ def _on_run(incident: Incident) -> Verdict | None:
     victims = _victims(incident, chosen)
     chosen, runners_up = _answer(candidates, chosen, reader, chosen.confidence)
     finding = chosen.finding(reader)
+    delay = None
+    if incident.detected_t is not None and chosen.t is not None:
+        delay = round(max(0.0, incident.detected_t - chosen.t), 3)
     return Verdict(
         finding=finding._replace(where=incident.complete(finding.where)),
         cause=chosen.cause,
@@ -136,7 +141,7 @@ def _on_run(incident: Incident) -> Verdict | None:
         victims=victims,
         culprits=tuple(sorted(chosen.culprits)),
         attempt=incident.attempt,
-        detected_after_s=_delay(incident, chosen),
+        detected_after_s=delay,
         runners_up=runners_up,
         evidence_kind="observed",
     )
@@ -182,12 +187,6 @@ def _value(incident: Incident, candidate: Candidate, texts: Sequence[str], name:
     if name in ("job", "pod") and incident.jobs:
         return incident.jobs.get(candidate.where.node or "") or next(iter(incident.jobs.values()))
     return find_value(name, texts)
-
-
-def _words_of(exit_record: RankEnd) -> tuple[str, ...]:
-    if exit_record.raised is None:
-        return (exit_record.tail,)
-    return (exit_record.tail, *(link.text for link in exit_record.raised.links))
 
 
 def _reader(incident: Incident) -> FixReader:
@@ -288,12 +287,6 @@ def _victims_in_logs(logs: Evidence, chosen: Candidate) -> tuple[int, ...]:
     ended = {e.rank for e in ends(logs) if e.rank is not None}
     waiting = {r.rank for r in logs.recordings if r.stands_at is not None}
     return tuple(sorted((complaining | ended | waiting) - chosen.culprits))
-
-
-def _delay(incident: Incident, chosen: Candidate) -> float | None:
-    if incident.detected_t is None or chosen.t is None:
-        return None
-    return round(max(0.0, incident.detected_t - chosen.t), 3)
 
 
 def _unexplained(incident: Incident) -> Verdict:

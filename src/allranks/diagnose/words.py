@@ -140,9 +140,9 @@ def on_node(name: str, node: str | None) -> str:
     return f"{name} on {node}" if node else name
 
 
-def name_nodes(nodes: Sequence[str], limit: int = 12) -> str:
+def name_nodes(nodes: Sequence[str]) -> str:
     """Name nodes, of many only the first: `h1, h2 and h3`."""
-    return join_words(nodes, limit=limit + 1)
+    return join_words(nodes, limit=13)
 
 
 def utc(t: float) -> str:

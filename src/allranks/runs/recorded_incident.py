@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +11,16 @@ from allranks.cluster.nodes import JOINED
 from allranks.diagnose.incident import Incident, RankEnd
 from allranks.diagnose.recorded import fold, last_attempt
 from allranks.diagnose.rules.failures import of_rank
-from allranks.protocol.frames import METRICS, RANK_LOG
-from allranks.protocol.jsontext import DecodeError, read_metrics
+from allranks.protocol.frames import RANK_LOG
 from allranks.protocol.run_facts import AttemptStart, Fact, Stamped, of_kind
 from allranks.settings.runspec import Role
 from allranks.settings.tools import is_one_process
 
 from .directory import RunDirectory, read_error
-from .documents import Document, NodeEntry, RunDocument
-from .regular import open_regular, read_end
+from .documents import NodeEntry, RunDocument
+from .regular import read_end
 
-TAIL = 16 << 10  # bytes at either end of a failed rank's log
+TAIL = 16 << 10  # bytes at the end of a failed rank's log
 
 
 class AttemptNodes(NamedTuple):
@@ -86,37 +84,23 @@ def _complete(run: RunDirectory, end: RankEnd, nodes: AttemptNodes) -> RankEnd:
         end = replace(end, fact=end.fact._replace(error=read_error(run, nodes.number, end.rank)))
     if end.fact.code == 0:
         return end
-    head, tail, metrics = _read_log(run, nodes.indices.get(end.node, 0), end, nodes.number)
-    return replace(end, head=head, tail=tail, metrics=metrics)
+    return replace(end, tail=_read_tail(run, nodes.indices.get(end.node, 0), end, nodes.number))
 
 
-def _read_log(run: RunDirectory, index: int, end: RankEnd, attempt: int) -> tuple[str, str, Document | None]:
+def _read_tail(run: RunDirectory, index: int, end: RankEnd, attempt: int) -> str:
     log = run.log_path(index, end.node, RANK_LOG, end.rank, attempt)
-    metrics = _last_row(_read_end(run.log_path(index, end.node, METRICS, end.rank, attempt)))
     if log.exists():
-        return _read_end(log, first=True), _read_end(log), metrics
+        return _read_end(log)
     logs = sorted(log.parent.glob("rank_*.log"))  # another launcher's: one log for all ranks of the node
-    if not logs:
-        return "", "", metrics
-    return _read_end(logs[0], first=True), of_rank(_read_end(logs[0]), end.rank), metrics
+    return of_rank(_read_end(logs[0]), end.rank) if logs else ""
 
 
-def _read_end(path: Path, first: bool = False) -> str:
-    """Read the last bytes of a file, or the first; empty where there is none."""
+def _read_end(path: Path) -> str:
+    """Read the last bytes of a file; empty where there is none."""
     try:
-        if not first:
-            return read_end(path, TAIL).decode("utf-8", "replace")
-        with open_regular(path) as file:
-            return file.read(TAIL).decode("utf-8", "replace")
+        return read_end(path, TAIL).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _last_row(text: str) -> Document | None:
-    for line in reversed(text.splitlines()):
-        with contextlib.suppress(DecodeError):
-            return read_metrics(line)
-    return None
 
 
 def role_of(run: RunDirectory, document: RunDocument) -> Role | None:

@@ -129,7 +129,9 @@ def doing(before: StackSample, after: StackSample, seconds: float) -> Doing:
         return Doing(ActivityKind.BUSY, at=at, why="it reads or writes", stack=stack)
     if after.state == "D":
         return Doing(ActivityKind.BLOCKED, at=at, why=why or "in an uninterruptible wait of the kernel", stack=stack)
-    native = _native(after) if after.silent else ""
+    native = ""
+    if after.silent:  # code below Python holds the interpreter's lock
+        native = with_reason("not answering, in native code", native_call(after.text) or why)
     if seconds > 0 and (after.cpu - before.cpu + after.ready - before.ready) / seconds >= BUSY:
         return Doing(ActivityKind.BUSY, at=at, why=native or "it uses its CPU", stack=stack)
     if not native and not stack:
@@ -150,11 +152,6 @@ def collective_of(stack: Stack) -> str:
     if in_gradients and any(f.function in BACKWARD for f in inner):
         return "backward (gradients)"
     return ""
-
-
-def _native(sample: StackSample) -> str:
-    code = native_call(sample.text) or _why(sample)
-    return with_reason("not answering, in native code", code)
 
 
 def _why(sample: StackSample) -> str:

@@ -192,7 +192,8 @@ def account(recordings: Sequence[RankRecording]) -> Account | None:
     crossed = [reason for reason in reasons if reason.missing]
     if circles:
         blamed = _most_waited_for(circles, crossed)
-        crossed.sort(key=lambda reason: not _comes_first(reason, blamed))
+        # the blamed rank's send or receive comes first; where none is blamed, any of them
+        crossed.sort(key=lambda reason: not (isinstance(reason, Unmatched) and (not blamed or reason.rank in blamed)))
         message = "; ".join(reason.says() for reason in crossed[:SAID])
         return Account(CollectiveFault.ORDER, blamed, message, (*_lines(crossed), *unheard))
     passed = [stall for group in groups for stall in _unlike(group, by_rank)]
@@ -205,11 +206,6 @@ def account(recordings: Sequence[RankRecording]) -> Account | None:
     source, target = min(matched)
     message = f"rank {source} sends to rank {target}, which receives from it, and neither comes through"
     return Account(CollectiveFault.TOGETHER, (), message, (f"flight recorder: {message}", *unheard))
-
-
-def _comes_first(reason: Stall | Unmatched, blamed: Collection[int]) -> bool:
-    """Tell whether it is the blamed rank's send or receive; where none is blamed, whether it is one at all."""
-    return isinstance(reason, Unmatched) and (not blamed or reason.rank in blamed)
 
 
 def _called_by_all(stalls: Sequence[Stall], unheard: Sequence[str]) -> Account:
@@ -495,6 +491,11 @@ STUCK = (
 BEHIND = f"its process or a link to it has stopped, as all ranks had called it. Look at its stack. {PAIRS}"
 TOGETHER = f"all ranks have called it, so the network between them is suspect. {PAIRS}"
 FEW = 4  # culprits that a mismatch still names
+_LATE = {
+    CollectiveFault.MISSING: (0.75, NOT_CALLED),
+    CollectiveFault.STUCK: (0.75, STUCK),
+    CollectiveFault.BEHIND: (0.6, BEHIND),
+}
 
 
 def read_account(recorded: Account, nodes: Mapping[int, str], all_wait: bool = False) -> Reading:
@@ -504,33 +505,27 @@ def read_account(recorded: Account, nodes: Mapping[int, str], all_wait: bool = F
     stands in its log, if anywhere, so only a mismatch explains itself.
     """
     late = frozenset(recorded.culprits)
+    case = recorded.case
     named = name_by_node(recorded.culprits, lambda rank: nodes.get(rank, ""))
-    message = recorded.message
-    waited_for = f"the others wait for {named}: {message}"
-    unlike = ""
-    if 0 < len(late) < FEW:
-        unlike = f" ({named} unlike most)"
-    if recorded.case is CollectiveFault.DIFFERENT and recorded.is_shape:
-        words = f"ranks have called a collective with different shapes or types: {message}{unlike}"
-        return Reading("collective-shape-mismatch", 0.9, words, SAME, late=late)
-    if recorded.case is CollectiveFault.DIFFERENT:
-        words = f"ranks have called different collectives: {message}{unlike}"
-        return Reading("collective-mismatch", 0.9, words, SAME, late=late)
-    if recorded.case is CollectiveFault.MISSING and all_wait:
-        words = f"ranks have called a different number of collectives: {message}{unlike}"
-        return Reading("collective-mismatch", 0.8, words, SAME, late=late)
+    unlike = f" ({named} unlike most)" if 0 < len(late) < FEW else ""
+    called = ""
+    if case is CollectiveFault.DIFFERENT:
+        called = "a collective with different shapes or types" if recorded.is_shape else "different collectives"
+    elif case is CollectiveFault.MISSING and all_wait:
+        called = "a different number of collectives"
+    if called:
+        cause = "collective-shape-mismatch" if recorded.is_shape else "collective-mismatch"
+        confidence = 0.9 if case is CollectiveFault.DIFFERENT else 0.8
+        words = f"ranks have called {called}: {recorded.message}{unlike}"
+        return Reading(cause, confidence, words, SAME, late=late)
     weak = Strength.SYMPTOM
-    if recorded.case is CollectiveFault.MISSING:
-        return Reading("straggler", 0.75, waited_for, NOT_CALLED, weak, late=late)
-    if recorded.case is CollectiveFault.STUCK:
-        return Reading("straggler", 0.75, waited_for, STUCK, weak, late=late)
-    if recorded.case is CollectiveFault.BEHIND:
-        link = f"a link to {plural(len(late), 'it', 'them')} may be at fault as well"
-        return Reading("straggler", 0.6, f"{waited_for}. {link}", BEHIND, weak, late=late)
-    if recorded.case is CollectiveFault.ORDER:
-        words = f"ranks wait for each other: {message}{unlike}"
-        confidence = 0.7
-        if late:
-            confidence = 0.8
-        return Reading("collective-mismatch", confidence, words, SAME, weak, late=late)
-    return Reading("unknown", 0.45, f"{message}, and none is behind", TOGETHER, weak)
+    if case in _LATE:
+        confidence, remedy = _LATE[case]
+        words = f"the others wait for {named}: {recorded.message}"
+        if case is CollectiveFault.BEHIND:
+            words += f". a link to {plural(len(late), 'it', 'them')} may be at fault as well"
+        return Reading("straggler", confidence, words, remedy, weak, late=late)
+    if case is CollectiveFault.ORDER:
+        words = f"ranks wait for each other: {recorded.message}{unlike}"
+        return Reading("collective-mismatch", 0.8 if late else 0.7, words, SAME, weak, late=late)
+    return Reading("unknown", 0.45, f"{recorded.message}, and none is behind", TOGETHER, weak)

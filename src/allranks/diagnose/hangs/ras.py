@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _HEAD = re.compile(
-    r"(?:#(?P<group>\d+-\d+) \((?P<comm>[0-9a-f]+)\) )?"
+    r"(?:#\d+-\d+ \([0-9a-f]+\) )?"
     r"(?P<what>INCOMPLETE|DEAD|MISMATCH|ERROR|TIMEOUT)$"
 )
 _PROCESS = re.compile(r"process (?P<pid>\d+) on node (?P<node>\S+)", re.IGNORECASE)
@@ -27,7 +27,6 @@ class Remark:
     """One complaint: `what` is RAS's word, `lines` its lines, `processes` the (pid, node) it names."""
 
     what: str
-    comm: str
     lines: tuple[str, ...]
     processes: tuple[tuple[int, str], ...]
 
@@ -40,7 +39,7 @@ def read_ras(text: str) -> tuple[Remark, ...]:
         head = _HEAD.match(lines[0]) if lines else None
         if head is not None:
             processes = tuple((int(m["pid"]), m["node"]) for line in lines[1:] for m in _PROCESS.finditer(line))
-            remarks.append(Remark(head["what"], head["comm"] or "", tuple(lines[1:]), processes))
+            remarks.append(Remark(head["what"], tuple(lines[1:]), processes))
     return tuple(remarks)
 
 

@@ -281,19 +281,31 @@ class DumpedEntry(NamedTuple):
         """The unix time of the call; 0 where it is not known."""
         return (self.time_created_ns or 0) / 1e9
 
+    @property
+    def inputs(self) -> tuple[int, str]:
+        """The elements that go in, and their type."""
+        return sum(map(math.prod, self.input_sizes)), "".join(self.input_dtypes[:1])
+
+    @property
+    def outputs(self) -> tuple[int, str]:
+        """The elements that come out, and their type."""
+        return sum(map(math.prod, self.output_sizes)), "".join(self.output_dtypes[:1])
+
     def read(self, done: bool) -> RecorderEntry:
         """Read a collective."""
+        elements, dtype = self.inputs
+        result, result_dtype = self.outputs
         return RecorderEntry(
             seq=self.collective_seq_id,
             what=self.profiling_name,
-            elements=_count(self.input_sizes),
-            dtype="".join(self.input_dtypes[:1]),
+            elements=elements,
+            dtype=dtype,
             done=done,
             order=self.record_id,
             created=self.created,
             at=None if done else self._place(),
-            result=_count(self.output_sizes),
-            result_dtype="".join(self.output_dtypes[:1]),
+            result=result,
+            result_dtype=result_dtype,
         )
 
     def transfer(self, group: RecordedGroup) -> Transfer | None:
@@ -303,19 +315,14 @@ class DumpedEntry(NamedTuple):
             return None
         rank = group.ranks[int(match["rank"])]
         peer = group.ranks[int(match["peer"])]
-        if match["arrow"] == "->":
-            sent = (_count(self.input_sizes), "".join(self.input_dtypes[:1]))
-            return Transfer(rank, peer, True, self.record_id, self.created, self._place(), *sent)
-        received = (_count(self.output_sizes), "".join(self.output_dtypes[:1]))
-        return Transfer(peer, rank, False, self.record_id, self.created, self._place(), *received)
+        is_send = match["arrow"] == "->"
+        ends = (rank, peer) if is_send else (peer, rank)
+        called = (self.record_id, self.created, self._place())
+        return Transfer(*ends, is_send, *called, *(self.inputs if is_send else self.outputs))
 
     def _place(self) -> Frame | None:
         frames = decode_each(DumpedFrame, self.frames)
         return innermost_of_program([Frame(frame.filename, frame.line, frame.name) for frame in frames])
-
-
-def _count(shapes: Iterable[Sequence[int]]) -> int:
-    return sum(math.prod(shape) for shape in shapes)
 
 
 class DumpedFrame(NamedTuple):

@@ -14,10 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 
 LONGEST = 4000  # characters of a line that are looked at
-YEAR = 2000  # of every clock, as many say none: good for an order only
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[()][A-Z0-9]|[=>78])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
@@ -115,22 +113,13 @@ def _with_prefix(line: LogLine, groups: Mapping[str, str]) -> LogLine:
 _NUMBERS = ("rank", "local_rank", "pid", "gpu")
 
 
-def _seconds_of_year(groups: Mapping[str, str]) -> float | None:
+def _seconds_of_year(groups: Mapping[str, str]) -> float:
+    """Count the seconds of a year whose months are all long: good for an order only."""
     month = groups.get("month", "1")
-    try:
-        moment = datetime(
-            YEAR,
-            int(month) if month.isdecimal() else _MONTHS.index(month) + 1,
-            int(groups.get("day", "1")),
-            int(groups["hour"]),
-            int(groups["minute"]),
-            int(groups["second"]),
-            tzinfo=timezone.utc,
-        )
-    except ValueError:
-        return None
-    fraction = float("0." + groups.get("fraction", "0"))
-    return (moment - datetime(YEAR, 1, 1, tzinfo=timezone.utc)).total_seconds() + fraction
+    number = int(month) if month.isdecimal() else _MONTHS.index(month) + 1
+    days = 31 * number + int(groups.get("day", "1"))
+    seconds = (int(groups["hour"]) * 60 + int(groups["minute"])) * 60 + int(groups["second"])
+    return 86400 * days + seconds + float("0." + groups.get("fraction", "0"))
 
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

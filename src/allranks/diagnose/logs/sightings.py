@@ -201,10 +201,11 @@ def _sightings(lines: Iterable[LogLine]) -> Iterable[Sighting]:
             sighting = replace(sighting, kind=match["type"].rpartition(".")[2])
         elif raised:
             trace = frames.get(stream, [])
+            file, number, function = innermost([(at["file"], at["line"], at["function"] or "") for at in trace])
             sighting = replace(
                 sighting,
                 kind=raised["type"].rpartition(".")[2],
-                frame=_innermost(trace),
+                frame=place_of_frame(file, number, function.strip()) if file else "",
                 modules=tuple(frame["file"] for frame in trace[-12:]),
                 calls=tuple((frame["function"] or "").strip() for frame in trace[-12:]),
             )
@@ -212,13 +213,6 @@ def _sightings(lines: Iterable[LogLine]) -> Iterable[Sighting]:
 
 
 _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d*)(?:.*?, in (?P<function>.*))?')
-
-
-def _innermost(trace: Sequence[re.Match[str]]) -> str:
-    file, line, function = innermost([(frame["file"], frame["line"], frame["function"] or "") for frame in trace])
-    if file:
-        return place_of_frame(file, line, function.strip())
-    return ""
 
 
 # -- how they are written --------------------------------------------------------------------------------

@@ -34,6 +34,9 @@ def accused(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
     if read.cause == "straggler":
         remedy = LATE.format(rank=min(read.ranks))
     speaking = next(f for f in accusing if accusation([(f.rank, _text(f))], incident.all_ranks))
+    last = "".join(last_lines(speaking.exit.tail, 1))
+    if speaking.raised is not None:
+        last = telling(speaking.raised)[-1].text
     return Candidate(
         "accused",
         read.cause,
@@ -43,7 +46,7 @@ def accused(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
         t=speaking.t,
         remedy=remedy,
         where=where,
-        evidence=(f"rank {speaking.rank}: {summary(_last_text(speaking))}",),
+        evidence=(f"rank {speaking.rank}: {summary(last)}",),
         culprits=read.ranks,
     )
 
@@ -52,12 +55,6 @@ def _text(failure: Failure) -> str:
     if failure.raised is None:
         return failure.exit.tail
     return "\n".join(link.text for link in telling(failure.raised))
-
-
-def _last_text(failure: Failure) -> str:
-    if failure.raised is None:
-        return "".join(last_lines(failure.exit.tail, 1))
-    return telling(failure.raised)[-1].text
 
 
 RULES = {

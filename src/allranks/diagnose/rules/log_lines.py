@@ -198,18 +198,14 @@ _TRANSPORT = re.compile(
 
 def exceptions(evidence: Evidence) -> list[Candidate]:
     """Make one candidate for each exception of the program: all ranks that raise alike are one."""
-    raised = [s for s in evidence.weighed_by("exception") if not _is_of_agent(s)]
+    # allranks' own agent writes what has failed there to its node's log
+    raised = [s for s in evidence.weighed_by("exception") if not _OF_AGENT.search("".join(s.modules[-1:]))]
     of_program = [s for s in raised if s.kind not in NOT_OWN and not _TRANSPORT.search(s.line.text)]
     groups = group(of_program, lambda s: (s.kind, without_numbers(s.line.text)[:200]))
     return [_raised(evidence, sightings) for sightings in groups.values()]
 
 
 _OF_AGENT = re.compile(r"\ballranks/(?:agent|protocol)/\w+\.py$")
-
-
-def _is_of_agent(raised: Sighting) -> bool:
-    """Tell whether a traceback ends in allranks' own agent, which writes what has failed there to its node's log."""
-    return bool(raised.modules) and _OF_AGENT.search(raised.modules[-1]) is not None
 
 
 def logged_exceptions(evidence: Evidence) -> list[Candidate]:

@@ -41,6 +41,9 @@ def check_finding(incident: Incident) -> Candidate | None:
     explained = {cause for f in failed if f.id in CAUSES for cause in CAUSES[f.id].explains}
     root = next((f for f in failed if f.id not in explained), failed[0])
     same = [f for f in failed if f.id == root.id]
+    culprits = incident.ranks_of(f.where.node or "" for f in same)
+    if root.where.rank is not None and len(same) == 1:
+        culprits = frozenset([root.where.rank])
     return Candidate(
         "check-finding",
         "data-not-split" if root.check == "data-audit" else cause_or_unknown(root.id),
@@ -50,15 +53,9 @@ def check_finding(incident: Incident) -> Candidate | None:
         remedy="\n".join(dict.fromkeys(line for f in same for line in f.remedy.splitlines())),
         where=_shared_place(same),
         evidence=tuple(dict.fromkeys(line for f in same for line in f.evidence))[:3],
-        culprits=_at_fault(incident, root, same),
+        culprits=culprits,
         others=tuple(f for f in failed if f.id != root.id),
     )
-
-
-def _at_fault(incident: Incident, root: Finding, same: Sequence[Finding]) -> frozenset[int]:
-    if root.where.rank is not None and len(same) == 1:
-        return frozenset([root.where.rank])
-    return incident.ranks_of(f.where.node or "" for f in same)
 
 
 def _in_order(incident: Incident, findings: Iterable[Finding]) -> list[Finding]:

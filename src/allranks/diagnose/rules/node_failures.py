@@ -112,8 +112,24 @@ def launcher_paused(incident: Incident) -> Candidate | None:
     nodes += sorted(set(ended).difference(nodes))
     began = pause.t - pause.fact.seconds
     evidence = f"lease over on: {', '.join(nodes[:8])}"
-    if pause.fact.ended:
-        return _controller_ended(incident, began, pause, evidence)
+    candidate = Candidate(
+        "launcher-paused",
+        "controller-paused",
+        Strength.ROOT,
+        "",
+        confidence=0.95,
+        t=min([began, *(n.fact.last_heard for n in incident.lost)]),
+    )
+    if pause.fact.ended:  # nothing has said how
+        over = max(_lease_over_times(incident).values(), default=began + incident.lease)
+        message = (
+            f"the controller (allranks run) ended at {utc(began)}, before the run did, and no other took it over: "
+        )
+        message += f"the lease of {incident.lease:g} s ended the ranks at {utc(over)}"
+        word = f"its last word in status.json: {utc(began)}. Attached: {utc(pause.t)}"
+        cause = CAUSES["controller-ended"]
+        candidate = replace(candidate, cause=cause.id, remedy=cause.remedy())
+        return replace(candidate, message=message, evidence=(word, evidence))
     what = "allranks itself did not run on the launching machine"
     how = "stopped by a signal, frozen, or starved of its CPU"
     remedy = RUN_ON
@@ -127,16 +143,8 @@ def launcher_paused(incident: Incident) -> Candidate | None:
         remedy = FASTER
     message = f"{what} for {pause.fact.seconds:.0f} s, so the lease of {incident.lease:g} s was over: "
     message += "the nodes ended their ranks, as they do when nothing is heard from it"
-    return Candidate(
-        "launcher-paused",
-        "controller-paused",
-        Strength.ROOT,
-        message,
-        confidence=0.95,
-        t=min([began, *(n.fact.last_heard for n in incident.lost)]),
-        remedy=f"{DETACH} {remedy}",
-        evidence=(f"from {utc(began)} to {utc(pause.t)}: {how}", evidence),
-    )
+    when = f"from {utc(began)} to {utc(pause.t)}: {how}"
+    return replace(candidate, message=message, remedy=f"{DETACH} {remedy}", evidence=(when, evidence))
 
 
 def _ended_in(incident: Incident, pause: Stamped[LauncherPaused], margin: float) -> list[str]:
@@ -150,24 +158,6 @@ def _ended_in(incident: Incident, pause: Stamped[LauncherPaused], margin: float)
         last_words.update({fault.node: pause.t for fault in incident.faults if fault.fact.id == "no-run"})
         until += incident.lease
     return [node for node, t in last_words.items() if pause.t - pause.fact.seconds - margin <= t <= until]
-
-
-def _controller_ended(incident: Incident, began: float, pause: Stamped[LauncherPaused], nodes: str) -> Candidate:
-    """Explain ended ranks by the end of their controller, of which nothing has said how."""
-    cause = CAUSES["controller-ended"]
-    over = max(_lease_over_times(incident).values(), default=began + incident.lease)
-    message = f"the controller (allranks run) ended at {utc(began)}, before the run did, and no other took it over: "
-    message += f"the lease of {incident.lease:g} s ended the ranks at {utc(over)}"
-    return Candidate(
-        "launcher-paused",
-        cause.id,
-        Strength.ROOT,
-        message,
-        confidence=0.95,
-        t=min([began, *(n.fact.last_heard for n in incident.lost)]),
-        remedy=cause.remedy(),
-        evidence=(f"its last word in status.json: {utc(began)}. Attached: {utc(pause.t)}", nodes),
-    )
 
 
 def _lease_over_times(incident: Incident) -> dict[str, float]:

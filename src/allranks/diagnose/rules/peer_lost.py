@@ -7,7 +7,6 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from allranks.findings import Where
-from allranks.protocol.run_facts import HangNoted, Stamped
 from allranks.text import name_with
 
 from ..candidate import Candidate, Strength
@@ -32,7 +31,10 @@ def peer_lost(incident: Incident, failed: Sequence[Failure]) -> Candidate | None
     first = complaints[0]
     text = _text(first)
     base = Candidate("peer-lost", "peer-died", Strength.SYMPTOM, "", 0.4, first.t, evidence=(text,))
-    if any(f.peer == AWAITED for f in complaints) and _stands(incident.noted, first.t):
+    # A standstill is noted again before it is twice as long, and sampled: else it did not go on until now.
+    noted = incident.noted
+    went_on = noted is not None and first.t - noted.t <= noted.fact.quiet + SAMPLING
+    if went_on and any(f.peer == AWAITED for f in complaints):
         return _given_up(incident, base, text)
     if first.peer == AWAITED:
         return _awaited(incident, first, base, text)
@@ -40,11 +42,6 @@ def peer_lost(incident: Incident, failed: Sequence[Failure]) -> Candidate | None
         return _mesh(incident, first, base, text)
     complaining = {f.rank for f in failed if f.peer}
     return _left(incident, first, base) or _lost(incident, first, base, text, complaining)
-
-
-def _stands(noted: Stamped[HangNoted] | None, t: float) -> bool:
-    """Tell whether the standstill went on until `t`: it is noted again before it is twice as long, and sampled."""
-    return noted is not None and t - noted.t <= noted.fact.quiet + SAMPLING
 
 
 def _given_up(incident: Incident, base: Candidate, text: str) -> Candidate:
@@ -99,7 +96,8 @@ def _left(incident: Incident, first: Failure, base: Candidate) -> Candidate | No
 
 
 def _lost(incident: Incident, first: Failure, base: Candidate, text: str, complaining: Set[int]) -> Candidate:
-    if _is_starting(first):
+    trace = "" if first.raised is None else first.raised.traceback
+    if "got 0 bytes" in _text(first) and any(f", in {call}\n" in trace for call in STARTING_CALLS):
         who = name_ranks(incident, [first.rank])
         message = f"before any step: {who} lost the store of rank 0 inside init_process_group ({text}). {LEFT_AT_START}"
         master = incident.node_of(0) or None
@@ -118,12 +116,6 @@ def _lost(incident: Incident, first: Failure, base: Candidate, text: str, compla
     return replace(
         candidate, message=f"{who} lost the connection to {peer}, and no rank shows a failure of its own: {text}"
     )
-
-
-def _is_starting(first: Failure) -> bool:
-    if first.raised is None or "got 0 bytes" not in _text(first):
-        return False
-    return any(f", in {call}\n" in first.raised.traceback for call in STARTING_CALLS)
 
 
 def _mesh(incident: Incident, first: Failure, base: Candidate, text: str) -> Candidate:

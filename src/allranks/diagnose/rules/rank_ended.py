@@ -244,7 +244,8 @@ def _crashed(incident: Incident, group: AlikeFailures) -> Reading:
     if first.signature is not None:
         cause = first.signature.cause
         confidence = first.signature.confidence
-        what = _other_shape(tail)
+        # no recorder shows which of the two is odd
+        what = f"{_got(tail)}: it and the rank that sent them called it with different shapes"
         odd = odd_call(incident.calls, group.ranks, incident.all_ranks)
         if odd is not None:
             late = odd.ranks
@@ -278,10 +279,6 @@ def _got(tail: str) -> str:
     if match:
         return f"got {match[1]} bytes where the collective expects {match[2]}"
     return "got a message of another size than the collective expects"
-
-
-def _other_shape(tail: str) -> str:
-    return f"{_got(tail)}: it and the rank that sent them called it with different shapes"
 
 
 def _python_line(tail: str) -> str:

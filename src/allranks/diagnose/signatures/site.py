@@ -50,11 +50,6 @@ def rows() -> tuple[Row, ...]:
     return _used.rows
 
 
-def own_causes() -> tuple[Cause, ...]:
-    """List the causes that only the site's rows name."""
-    return _used.causes
-
-
 def decode(values: Mapping[str, Json], source: str) -> SiteSignatures:
     """Read the tables [[signature]] of a file; raise ConfigError that names the one at fault."""
     tables = values.get("signature")
@@ -70,7 +65,17 @@ def decode(values: Mapping[str, Json], source: str) -> SiteSignatures:
     if twice:
         raise ConfigError(f"{source}: the id {min(twice)} is there twice")
     labels = {row.cause: row for row in reversed(found) if row.cause not in CAUSES or row.cause in _own_labels()}
-    causes = (_cause(row, charges.get(row.cause, Charge.SITE)) for row in labels.values())
+    causes = (
+        Cause(
+            row.cause,
+            row.means or f"a line has what {row.id} of {row.source} looks for",
+            "Read the lines that the verdict quotes",
+            row.fix,
+            charge=charges.get(row.cause, Charge.SITE),
+            ends=Ends.NODE_OR_PROGRAM,
+        )
+        for row in labels.values()
+    )
     return SiteSignatures(tuple(found), tuple(causes))
 
 
@@ -113,12 +118,6 @@ def _charge(row: Row, table: Mapping[str, Json], place: str) -> Charge:
     if table["charge"] not in names:
         raise ConfigError(f"{place}: charge {table['charge']!r} is none of {', '.join(names)}")
     return Charge(table["charge"])
-
-
-def _cause(row: Row, charge: Charge) -> Cause:
-    meaning = row.means or f"a line has what {row.id} of {row.source} looks for"
-    return Cause(row.cause, meaning, "Read the lines that the verdict quotes", row.fix, charge,
-                 Ends.NODE_OR_PROGRAM)  # fmt: skip
 
 
 # -- a pattern's plain text, and its cost ----------------------------------------------------------------

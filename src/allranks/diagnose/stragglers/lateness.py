@@ -140,7 +140,11 @@ def _steps_of(
 ) -> list[GroupStep]:
     calls = {rank: _calls(*of_rank, clocks[rank]) for rank, of_rank in members.items()}
     if any(one.on_device for _, one in members.values()):
-        calls = _device_arrivals(calls, {rank: _durations(one) for rank, (_, one) in members.items()})
+        durations = {  # of what the device has done
+            rank: {n: duration / 1e6 for n, duration in zip(one.sequence, one.duration, strict=False) if duration}
+            for rank, (_, one) in members.items()
+        }
+        calls = _device_arrivals(calls, durations)
     common = sorted(set.intersection(*map(set, calls.values())))
     common = [number for number in common if number > WARM_UP]
     if len(common) < 2:
@@ -171,10 +175,6 @@ def _steps_of(
 def _calls(calls: RankCalls, one: GroupCalls, clock: ClockEstimate) -> dict[int, float]:
     start = calls.base - clock.offset
     return {number: start + created / 1e6 for number, created in zip(one.sequence, one.created, strict=True)}
-
-
-def _durations(one: GroupCalls) -> dict[int, float]:
-    return {number: duration / 1e6 for number, duration in zip(one.sequence, one.duration, strict=False) if duration}
 
 
 def _device_arrivals(
@@ -267,7 +267,8 @@ def _judge(
         return None
     top = ranked[0]
     node = node_of.get(top, "")
-    culprits = [rank for rank in ranked if rank == top or _is_late_with(rank, top, late, node_of, node)]
+    with_top = [rank for rank in ranked if late[rank] >= LIKE_TOP * late[top] and node and node_of.get(rank) == node]
+    culprits = [rank for rank in ranked if rank == top or rank in with_top]
     rest = [rank for rank in ranked if rank not in culprits]
     floor = max(LEAST, SHARE * period, 2 * _clock_error(top, rest, clocks))
     if not rest or len(culprits) * 2 > len(ranked) or late[top] < floor:
@@ -290,10 +291,6 @@ def _judge(
     straggler = _with_change(straggler, steps, floor)
     since = [step for step in recent if straggler.since_t is None or step.t >= straggler.since_t] or recent
     return straggler._replace(share=_share(since, top), calls_of_step=recent[-1].calls)
-
-
-def _is_late_with(rank: int, top: int, late: Mapping[int, float], node_of: Mapping[int, str], node: str) -> bool:
-    return late[rank] >= LIKE_TOP * late[top] and bool(node) and node_of.get(rank) == node
 
 
 def _clock_error(top: int, rest: Sequence[int], clocks: Mapping[int, ClockEstimate]) -> float:

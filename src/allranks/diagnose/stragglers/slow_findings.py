@@ -30,8 +30,9 @@ def slow_rank_finding(found: Straggler, reason: Reason | None, node_of: Mapping[
     """Write the finding; `step` is that of the change, where it is known."""
     names = name_with_node(found.ranks, node_of)
     others = found.key.size - len(found.ranks)
+    on_average = " on average" if found.is_mean else ""
     message = (
-        f"{names} {plural(len(found.ranks), 'arrives', 'arrive')} {format_time(found.late)} late{_mean(found)} at "
+        f"{names} {plural(len(found.ranks), 'arrives', 'arrive')} {format_time(found.late)} late{on_average} at "
         f"{_where(found)} {_since(found, step)}: the other {count_of(others, 'rank')} "
         f"{plural(others, 'waits', 'wait')} {format_percent(found.share)} of the time"
     )
@@ -48,12 +49,6 @@ def slow_rank_finding(found: Straggler, reason: Reason | None, node_of: Mapping[
     evidence += reason.evidence if reason is not None else ()
     where = Where(node=node_of.get(found.top), rank=found.top)
     return Finding(ID, "warn", message, remedy, where, tuple(evidence))
-
-
-def _mean(found: Straggler) -> str:
-    if not found.is_mean:
-        return ""
-    return " on average"
 
 
 def _where(found: Straggler) -> str:
