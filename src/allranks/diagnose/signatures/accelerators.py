@@ -142,6 +142,9 @@ ROWS = (
         "OUT_OF_DEVICE_MEMORY|OUT_OF_RESOURCES|70000003",
         r"(?:UR|ZE)_RESULT_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)|PI_ERROR_OUT_OF_RESOURCES|\b0x70000003\b",
         confidence=0.75, scope=RAISED),
+    signature("xpu-host-memory", "host-out-of-memory", ROOT,
+        "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins",
+        "OUT_OF_HOST_MEMORY", "(?:UR|ZE)_RESULT_ERROR_OUT_OF_HOST_MEMORY", confidence=0.75, scope=RAISED),
     signature("xpu-none", "cuda-device-unavailable", ROOT,
         "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins",
         "ERROR_UNINITIALIZED|ERROR_DEVICE_NOT_|DEVICE_IN_LOW_POWER|No XPU devices|No device of requested type|"
@@ -160,6 +163,11 @@ ROWS = (
         confidence=0.75,
         means="the GPU's driver cannot build or load that kernel: another release than the library wants",
         scope=RAISED),
+    signature("xpu-permission", "permission-denied", ROOT,
+        "Level Zero ze_api.h, Unified Runtime ur_api.h, SYCL's plug-ins",
+        "INSUFFICIENT_PERMISSIONS", rf"{_UR}INSUFFICIENT_PERMISSIONS", confidence=0.85, scope=RAISED,
+        fix="Put the user into the groups render and video, and give the container `--device /dev/dri`: `ls -l "
+            "/dev/dri; id` on {node}"),
     signature("oneccl-transport", "nccl-ib-error", ROOT, "oneCCL src/atl/atl_base_transport.cpp, atl_ofi.cpp",
         "failed to initialize ATL|fabric provider|suitable provider|atl_ofi",
         r"failed to initialize ATL|atl_ofi\w*\.\w+:\d+ .*fi_getinfo error|(?:can't find|"
