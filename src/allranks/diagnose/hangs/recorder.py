@@ -316,9 +316,10 @@ class DumpedEntry(NamedTuple):
         rank = group.ranks[int(match["rank"])]
         peer = group.ranks[int(match["peer"])]
         is_send = match["arrow"] == "->"
-        ends = (rank, peer) if is_send else (peer, rank)
-        called = (self.record_id, self.created, self._place())
-        return Transfer(*ends, is_send, *called, *(self.inputs if is_send else self.outputs))
+        source, target = (rank, peer) if is_send else (peer, rank)
+        elements, dtype = self.inputs if is_send else self.outputs
+        transfer = Transfer(source, target, is_send, self.record_id, self.created, self._place())
+        return transfer._replace(elements=elements, dtype=dtype)
 
     def _place(self) -> Frame | None:
         frames = decode_each(DumpedFrame, self.frames)
