@@ -12,14 +12,15 @@ from pathlib import Path
 from tests.data import loaders
 
 from allranks.data import audit, virtual
-from allranks.data.auditing import conclude, read_rows
+from allranks.data.auditing import conclude, read_rows, virtual_layout
 
 
 def in_run(make, world, local, batches):
     with tempfile.TemporaryDirectory() as folder:
         failure = virtual.run(virtual.Play("", world, local, 2, folder, str(batches)), lambda _: None, make)
         assert failure is None, failure.error
-        return conclude([row for rank in range(world) for row in read_rows(Path(folder) / f"rank_{rank}.jsonl", rank)])
+        rows = [row for rank in range(world) for row in read_rows(Path(folder) / f"rank_{rank}.jsonl", rank)]
+        return conclude(rows, virtual_layout(world, local))
 
 
 def main() -> None:

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from allranks.data import audit
-from allranks.errors import UsageError
-
 pytestmark = pytest.mark.processes
 
 PRINTS = """#!/bin/sh
@@ -38,8 +35,3 @@ def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
     python.chmod(0o755)
     done = subprocess.run([sys.executable, "-c", READS, str(python)], capture_output=True, text=True)
     assert done.stdout == "ReadingProgress(done=1, of=3, batches=7, failure=None)\n", done.stderr
-
-
-def test_a_model_parallel_group_has_a_rank() -> None:
-    with pytest.raises(UsageError, match="0 ranks in a model-parallel group: set 1 or more"):
-        audit([], model_parallel=0)

@@ -138,7 +138,8 @@ def test_ranks_of_a_real_group(tmp_path: Path) -> None:
     for process in processes:
         _, complaint = process.communicate(timeout=BOUND)
         assert process.returncode == 0, complaint
-    found = conclude([row for rank in range(2) for row in read_rows(tmp_path / f"{rank}.jsonl")])
+    rows = [row for rank in range(2) for row in read_rows(tmp_path / f"{rank}.jsonl")]
+    found = conclude(rows, {0: ("0", 0), 1: ("1", 0)})
     assert [(one.id, one.status) for one in found.findings] == [("data-not-sharded", "fail")]
     assert json.loads(json.dumps(found.to_json()))["ok"] is False
 

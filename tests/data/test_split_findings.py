@@ -1,4 +1,4 @@
-"""The judge by rows made here: placements, model-parallel groups, what cannot be seen."""
+"""The judge by rows made here: placements, what cannot be seen."""
 
 import json
 import random
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from allranks.data.rows import Row, read_row
 from allranks.data.split_findings import judge
+from allranks.findings import Finding
 
 FACTS = {"class": "DataLoader", "dataset": "D", "style": "map", "batch": 2, "workers": 0, "drop_last": False}
 
@@ -47,8 +48,14 @@ def read(rows: list[dict]) -> list[Row]:
     return [row for row in read if row is not None]
 
 
-def said(rows: list[dict], layout=None, model_parallel: int = 1) -> list[tuple[str, str, str]]:
-    return [(one.id, one.status, one.message) for one in judge(read(rows), layout, model_parallel)]
+def said(rows: list[dict], layout=None) -> list[tuple[str, str, str]]:
+    return [(one.id, one.status, one.message) for one in judged(rows, layout)]
+
+
+def judged(rows: list[dict], layout=None) -> list[Finding]:
+    """The findings; without a layout all ranks are on one node."""
+    known = read(rows)
+    return judge(known, layout or {row.rank or 0: ("h0", row.rank or 0) for row in known})
 
 
 def test_two_nodes_that_shard_by_local_rank() -> None:
@@ -71,14 +78,6 @@ def test_one_pair_alone() -> None:
 
 def test_one_node_is_all_there_is() -> None:
     assert [one[1] for one in said(by(lambda rank: range(rank * 8, rank * 8 + 8), 8), on_nodes(8, 8))] == ["ok"]
-
-
-def test_model_parallel_groups_read_the_same() -> None:
-    rows = by(lambda rank: range(rank // 4 * 10, rank // 4 * 10 + 8))
-    assert [one[1] for one in said(rows, on_nodes(8), 4)] == ["ok"]
-    assert said(rows, on_nodes(8))[0][0] == "data-same-samples"
-    different = said(by(lambda rank: range(rank * 10, rank * 10 + 8)), on_nodes(8), 4)
-    assert different[0][:2] == ("data-model-parallel", "fail")
 
 
 def test_length_that_does_not_shrink() -> None:
@@ -166,7 +165,7 @@ def test_what_distributed_sampler_gives_is_right(world: int, size: int, batch: i
         rows += loader(rank, mine, [f"s{i}" for i in mine], whole, batch, sampler_len=each, dataset_len=size,
                        replicas=world, identity="one")  # fmt: skip
     if world <= size:
-        assert {one.status for one in judge(read(rows))} == {"ok"}
+        assert {one.status for one in judged(rows)} == {"ok"}
 
 
 NAMES = ("kind", "rank", "loader", "n", "hash", "index", "batches", "part", "dataset_len", "epoch")
@@ -182,7 +181,7 @@ ROW = st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, VALUES))
 
 @given(st.lists(ROW, max_size=8))
 def test_rows_of_any_kind_are_borne(rows: list[dict]) -> None:
-    assert judge(read(rows))
+    assert judged(rows)
 
 
 def test_rows_that_do_not_fit_are_left_out() -> None:

@@ -49,7 +49,7 @@ def auditor_of(
     run = RunDirectory(tmp_path)
     auditor = Auditor(batches, run)
     for rank, index in samples.items():
-        data = line(kind="data-rank", world=4) + loader()
+        data = line(kind="data-rank") + loader()
         data += b"".join(batch(at // 2, index=index[at : at + 2]) for at in range(0, len(index), 2))
         path = run.log_path(0, "", AUDIT, rank, attempt)
         path.parent.mkdir(parents=True, exist_ok=True)

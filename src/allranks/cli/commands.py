@@ -319,7 +319,6 @@ DATA = DeclaredVerbs(
                 ),
                 SettingRow("world_size", _COUNT, "virtual ranks", default=2),
                 _GPUS_PER_NODE,
-                SettingRow("model_parallel", _COUNT, "ranks that shall read the same", default=1),
                 SettingRow("python", path("the path of a Python interpreter"), "training interpreter"),
                 DRY_RUN,
                 AS_JSON,

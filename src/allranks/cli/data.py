@@ -10,7 +10,7 @@ from typing import NamedTuple
 import click
 
 from allranks import exitcodes
-from allranks.data.auditing import conclude, virtual_rows
+from allranks.data.auditing import conclude, virtual_layout, virtual_rows
 from allranks.data.case import Coverage
 from allranks.data.step_plan import (
     FORMULA,
@@ -76,7 +76,6 @@ def audit_command(
     loader: str | None,
     world_size: int,
     gpus_per_node: int,
-    model_parallel: int,
     python: str | None,
     dry_run: bool,
     json_: bool,
@@ -87,7 +86,7 @@ def audit_command(
     if dry_run:
         click.echo(f"{python or sys.executable}: {loader} read by {world_size} virtual ranks, {gpus_per_node} a node")
         return exitcodes.DONE
-    return show_audit(loader, world_size, gpus_per_node, model_parallel, python or "", json_)
+    return show_audit(loader, world_size, gpus_per_node, python or "", json_)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -157,7 +156,7 @@ class AuditDocument(NamedTuple):
     world_size: int
 
 
-def show_audit(loader: str, world: int, local: int, model_parallel: int, python: str, json_: bool) -> int:
+def show_audit(loader: str, world: int, local: int, python: str, json_: bool) -> int:
     """Play the ranks with a progress bar; give the exit code."""
     # Late: Rich takes 60 ms, and `data plan` does without.
     from rich import progress
@@ -178,7 +177,7 @@ def show_audit(loader: str, world: int, local: int, model_parallel: int, python:
             bar.update(task, completed=state.done, more=f"{state.batches:,} batches")
 
         rows = virtual_rows(loader, world, local, tell, python)
-    answer = conclude(rows, model_parallel)
+    answer = conclude(rows, virtual_layout(world, local))
     if json_:
         audited = AuditDocument(answer.ok, answer.findings, answer.coverage, loader, world)
         click.echo(document_line(audited))

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from allranks.protocol.codec import SCHEMA, DecodeError, decode, encode, read_js
 from allranks.protocol.jsontext import JsonObject
 
 from . import probe, virtual
-from .case import Coverage
+from .case import Coverage, Layout
 from .rows import REFERENCE, Row, gather, read_row
 from .split_findings import FAULTS, cases_of, judge
 from .virtual import Make, Play, RankTraceback, ReadingProgress
@@ -57,7 +57,6 @@ def audit(
     *,
     world_size: int = 2,
     gpus_per_node: int = 8,
-    model_parallel: int = 1,
 ) -> Audit:
     """Audit an epoch, to its end.
 
@@ -65,22 +64,24 @@ def audit(
     Or it is a loader, which this process reads. Where torch.distributed is initialised all ranks must call this, and
     each gets the same answer. Raises UsageError for a name that cannot be, and LoaderError where a rank raised.
     """
-    if model_parallel < 1:
-        raise UsageError(f"{model_parallel} ranks in a model-parallel group: set 1 or more")
+    if isinstance(loader, Iterable) and not isinstance(loader, str):
+        return conclude(*_gathered(_rows_of_this_process(loader)))
     if isinstance(loader, str):
         rows = virtual_rows(loader, world_size, gpus_per_node)
-    elif isinstance(loader, Iterable):
-        rows = _gathered(_rows_of_this_process(loader))
     else:
         rows = virtual_rows("", world_size, gpus_per_node, make=loader)
-    return conclude(rows, model_parallel)
+    return conclude(rows, virtual_layout(world_size, gpus_per_node))
 
 
-def conclude(rows: Iterable[Row], model_parallel: int = 1) -> Audit:
-    """Make findings and table from the rows of all ranks."""
-    rows = list(rows)
-    coverage = [row for case in cases_of(*gather(rows)) for row in case.coverage()]
-    return Audit(tuple(judge(rows, None, model_parallel)), tuple(coverage))
+def conclude(rows: Sequence[Row], layout: Layout) -> Audit:
+    """Make findings and table from the rows of all ranks; `layout` gives each rank's node and local rank."""
+    coverage = [row for case in cases_of(gather(rows)[1], layout) for row in case.coverage()]
+    return Audit(tuple(judge(rows, layout)), tuple(coverage))
+
+
+def virtual_layout(world: int, local: int) -> Layout:
+    """Give node and local rank of virtual ranks."""
+    return {rank: (str(rank // local), rank % local) for rank in range(world)}
 
 
 def _rows_of_this_process(loader: Iterable[object]) -> list[Row]:
@@ -91,7 +92,7 @@ def _rows_of_this_process(loader: Iterable[object]) -> list[Row]:
         notes = probe.Notes(str(path), None)
         undo = probe.patch(module.DataLoader, module._BaseDataLoaderIter, notes)
         try:
-            notes.write("data-rank", **probe.places())
+            notes.write("data-rank")
             for _ in loader:
                 pass
         finally:
@@ -99,15 +100,19 @@ def _rows_of_this_process(loader: Iterable[object]) -> list[Row]:
         return read_rows(path)
 
 
-def _gathered(rows: list[Row]) -> list[Row]:
+def _gathered(rows: list[Row]) -> tuple[list[Row], Layout]:
+    """Give the rows of all ranks, and where each is as its environment says."""
     import torch.distributed as dist  # late: heavy, and only here
 
     if not (dist.is_available() and dist.is_initialized()):
-        return rows
+        return rows, {row.rank or 0: ("0", row.rank or 0) for row in rows}
     rank = dist.get_rank()
-    parts: list[list[Row]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(parts, [replace(row, rank=rank) for row in rows])
-    return [row for part in parts for row in part]
+    local_rank = probe.variable("LOCAL_RANK") or 0
+    node = next((one for name in ("GROUP_RANK", "NODE_RANK") if (one := probe.variable(name)) is not None), None)
+    place = (str(rank - local_rank if node is None else node), local_rank)
+    parts: list[tuple[list[Row], tuple[str, int]]] = [([], place)] * dist.get_world_size()
+    dist.all_gather_object(parts, ([replace(row, rank=rank) for row in rows], place))
+    return [row for part, _ in parts for row in part], {at: where for at, (_, where) in enumerate(parts)}
 
 
 def read_rows(path: Path, rank: int | None = None) -> list[Row]:

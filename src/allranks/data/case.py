@@ -12,7 +12,7 @@ from typing import Literal
 from allranks.findings import Finding, Status, Where
 from allranks.text import plural
 
-from .rows import AuditedLoader, LoaderRow, Sample, Shard
+from .rows import LoaderRow, Sample, Shard
 
 CHECK = "data-audit"
 Layout = Mapping[int, tuple[str, int]]
@@ -60,15 +60,16 @@ def samples(count: int) -> str:
 class LoaderCase:
     """One loader: the ranks that should read different samples, and where they are."""
 
-    audited: AuditedLoader
-    world: int
+    name: str
+    shards: dict[int, Shard]  # what each rank read, by rank
+    reference: Shard | None  # what a single rank reads
     layout: Layout
     sole: bool  # the only loader of the run: its name says nothing
 
-    @cached_property
-    def shards(self) -> dict[int, Shard]:
-        """Give what each rank read, by rank."""
-        return dict(sorted(self.audited.shards.items()))
+    @property
+    def world(self) -> int:
+        """Count the ranks of the run."""
+        return len(self.layout)
 
     @cached_property
     def facts(self) -> LoaderRow:
@@ -83,8 +84,8 @@ class LoaderCase:
     def identity(self) -> SampleIdentity:
         """Say by what samples are compared."""
         filled = [shard for shard in self.shards.values() if shard.content or shard.index]
-        if self.audited.reference:
-            filled.append(self.audited.reference)
+        if self.reference:
+            filled.append(self.reference)
         return identify(filled)
 
     @cached_property
@@ -109,7 +110,7 @@ class LoaderCase:
     @cached_property
     def due(self) -> Counter[Sample] | None:
         """Count how often each sample is in the data, by a single rank's pass; None without one, or if nothing fits."""
-        reference = self.audited.reference
+        reference = self.reference
         if reference is None or not reference.complete:
             return None
         count = Counter(self.keys(reference))
@@ -209,7 +210,7 @@ class LoaderCase:
             status = "warn"
             message = f"{message} (read without gradients: harmless if it evaluates)"
         if not self.sole:
-            message = f"loader of {self.audited.name}: {message}"
+            message = f"loader of {self.name}: {message}"
         return Finding(
             id, status, message, remedy, where=Where(rank=rank), evidence=evidence or (self.identity.why,), check=CHECK
         )
@@ -227,7 +228,7 @@ class LoaderCase:
             length = self.shards[rank].length
             rows.append(
                 RankCoverage(
-                    self.audited.name,
+                    self.name,
                     count.total(),
                     distinct=len(count),
                     shared=also,
@@ -241,7 +242,7 @@ class LoaderCase:
         if self.due is not None:
             data = len(self.due)
         samples = (self.reads, len(self.total), len(self.shared))
-        return [*rows, LoaderCoverage(self.audited.name, *samples, None, self.repeated, data, self.missing)]
+        return [*rows, LoaderCoverage(self.name, *samples, None, self.repeated, data, self.missing)]
 
 
 FEW = 3  # distinct labels or contents below which equality says nothing

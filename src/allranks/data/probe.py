@@ -382,7 +382,7 @@ class Notes:
             return None
         self.loaders.append((weakref.ref(loader), 1))
         epoch = Epoch(self, loader, len(self.loaders) - 1, 0)
-        self.write("data-loader", loader=epoch.at, **describe(loader), **places())
+        self.write("data-loader", loader=epoch.at, **describe(loader))
         return epoch
 
 
@@ -466,14 +466,6 @@ def variable(name: str) -> int | None:
     return int(text)
 
 
-def places() -> dict[str, int | None]:
-    """Give where this rank is, as its environment says."""
-    node = variable("GROUP_RANK")
-    if node is None:
-        node = variable("NODE_RANK")
-    return {"local_rank": variable("LOCAL_RANK"), "world": variable("WORLD_SIZE"), "node": node}
-
-
 # ---- torch
 
 
@@ -505,7 +497,7 @@ def install(module: ModuleType | None = None) -> bool:
         path = path.replace("{rank}", "none" if rank is None else f"{rank:03d}")  # one setting for all ranks
         notes = Notes(path, None if text == "all" else int(text))
         patch(module.DataLoader, module._BaseDataLoaderIter, notes)
-        notes.write("data-rank", limit=notes.limit, **places())
+        notes.write("data-rank")
         return True
     except Exception:
         return False

@@ -18,23 +18,17 @@ Setting = bool | int | float | str | None  # what set_epoch had set
 
 
 @dataclass(frozen=True)
-class RankPlace:
-    """Where a rank is, as its environment says."""
+class RankRow:
+    """A rank that carries the probe."""
 
     rank: int | None = None
-    local_rank: int | None = None
-    world: int | None = None
-    node: int | None = None
-
-
-class RankRow(RankPlace):
-    """A rank that carries the probe."""
 
 
 @dataclass(frozen=True)
-class LoaderRow(RankPlace):
+class LoaderRow:
     """A loader of a rank, as it describes itself; None where it does not say."""
 
+    rank: int | None = None
     loader: int = 0
     class_: str = ""
     module: str = ""
@@ -190,30 +184,20 @@ class Shard:
             self.training = self.training and row.grad
 
 
-@dataclass
-class AuditedLoader:
-    """All ranks' views of one loader; `name` is for messages."""
-
-    name: str
-    shards: dict[int, Shard]
-    reference: Shard | None = None
-
-
-def gather(rows: Iterable[Row]) -> tuple[dict[int, RankPlace], list[AuditedLoader]]:
-    """Give (the ranks that carried the probe, the loaders).
+def gather(rows: Iterable[Row]) -> tuple[set[int], dict[str, dict[int, Shard]]]:
+    """Give (the ranks that carried the probe, what each read through each loader, by its name for messages).
 
     Loaders of two ranks are the same one where they are the n-th with that class of dataset: a rank that has one
     loader more than the others, say for evaluation, puts nothing out of step. A loader that describes itself as an
     earlier one does is that one, made again for the next epoch."""
-    ranks: dict[int, RankPlace] = {}
+    ranks: set[int] = set()
     shards: dict[tuple[int, int], Shard] = {}
     for row in rows:
         rank = row.rank or 0
-        if isinstance(row, RankPlace):
-            ranks.setdefault(rank, row)
+        ranks.add(rank)
         if not isinstance(row, RankRow):
             shards.setdefault((rank, row.loader), Shard(rank)).add(row)
-    loaders: dict[tuple[str, int], AuditedLoader] = {}
+    loaders: dict[str, dict[int, Shard]] = {}
     loaders_of: Counter[tuple[int, str]] = Counter()
     first_alike: dict[tuple[int, LoaderRow], Shard] = {}
     for (rank, _), shard in sorted(shards.items()):
@@ -228,11 +212,5 @@ def gather(rows: Iterable[Row]) -> tuple[dict[int, RankPlace], list[AuditedLoade
         name = dataset
         if nth > 1:
             name = f"{dataset} ({nth})"
-        audited = loaders.setdefault((dataset, nth), AuditedLoader(name, {}))
-        if rank == REFERENCE:
-            audited.reference = shard
-        else:
-            audited.shards[rank] = shard
-        ranks.setdefault(rank, RankPlace())
-    ranks.pop(REFERENCE, None)
-    return ranks, [audited for audited in loaders.values() if audited.shards]
+        loaders.setdefault(name, {})[rank] = shard
+    return ranks - {REFERENCE}, {name: read for name, read in loaders.items() if read.keys() - {REFERENCE}}

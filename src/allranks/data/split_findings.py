@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from allranks.findings import Finding
 from allranks.text import format_percent, format_ranks, plural
 
 from .case import CHECK, Layout, LoaderCase, samples
-from .rows import AuditedLoader, RankPlace, Row, Setting, Shard, gather
+from .rows import REFERENCE, Row, Setting, Shard, gather
 from .sharing import padded, sharing
 
 # -- How much each rank reads, how that ends, and what the next epoch does ---------------------------------------------
@@ -92,7 +92,7 @@ def absent(case: LoaderCase, ranks: set[int]) -> Finding | None:
 
 def coverage(case: LoaderCase) -> Finding | None:
     """Say whether every sample is read, with a single rank's pass beside it."""
-    reference = case.audited.reference
+    reference = case.reference
     if reference is None or not reference.complete or not case.complete or case.identity.key == "none":
         return None
     if case.due is None:
@@ -186,23 +186,14 @@ def shuffled(shard: Shard) -> bool:
 
 FAULTS = ("fail", "warn")
 NOT_SPLIT = ("data-not", "data-same", "data-overlap", "data-sharded")
-MOST = 1 << 20  # ranks; a row that claims more is wrong
 
 
-def judge(rows: Iterable[Row], layout: Layout | None = None, model_parallel: int = 1) -> list[Finding]:
+def judge(rows: Iterable[Row], layout: Layout) -> list[Finding]:
     """Say what the audit saw, loader by loader; never empty.
 
-    `layout` gives each rank's node and local rank; without it the rows' own figures count. Of each group of
-    `model_parallel` consecutive ranks, which are to read the same, the first speaks for all. Rows under rank -1
-    are a single rank's pass over all of the data."""
+    `layout` gives each rank's node and local rank. Rows under rank -1 are a single rank's pass over all of the data."""
     ranks, loaders = gather(rows)
-    findings: list[Finding] = []
-    for loader, case in zip(loaders, cases_of(ranks, loaders, layout, model_parallel), strict=True):
-        findings += _model_parallel(case, loader, model_parallel)
-        readers: Collection[int] = case.shards
-        if model_parallel == 1:
-            readers = ranks
-        findings += judge_case(case, set(readers))
+    findings = [one for case in cases_of(loaders, layout) for one in judge_case(case, ranks)]
     if findings:
         return findings
     text = "no rank carried the audit"
@@ -211,37 +202,13 @@ def judge(rows: Iterable[Row], layout: Layout | None = None, model_parallel: int
     return [Finding("data-audit", "unknown", text, "allranks data audit --loader module:function", check=CHECK)]
 
 
-def cases_of(
-    ranks: Mapping[int, RankPlace],
-    loaders: Sequence[AuditedLoader],
-    layout: Layout | None = None,
-    model_parallel: int = 1,
-) -> list[LoaderCase]:
-    """Make a case of each loader, with one rank of every model-parallel group."""
-    world = min(max([len(ranks), *(place.world or 0 for place in ranks.values())]), MOST) // model_parallel or 1
+def cases_of(loaders: Mapping[str, Mapping[int, Shard]], layout: Layout) -> list[LoaderCase]:
+    """Make a case of each loader."""
     cases = []
-    for loader in loaders:
-        first_of_group: dict[int, Shard] = {}
-        for rank, shard in sorted(loader.shards.items()):
-            first_of_group.setdefault(rank // model_parallel, shard)
-        shards = {shard.rank: shard for shard in first_of_group.values()}
-        audited = AuditedLoader(loader.name, shards, loader.reference)
-        cases.append(LoaderCase(audited, world, layout or _layout_of(ranks), len(loaders) == 1))
+    for name, read in loaders.items():
+        shards = {rank: shard for rank, shard in read.items() if rank != REFERENCE}
+        cases.append(LoaderCase(name, shards, read.get(REFERENCE), layout, len(loaders) == 1))
     return cases
-
-
-def _layout_of(ranks: Mapping[int, RankPlace]) -> Layout:
-    """Give node and local rank by what the ranks' environment said; ranks that say nothing are all on one node."""
-    layout = {}
-    for rank, place in ranks.items():
-        local_rank = rank
-        node = place.node or 0
-        if place.local_rank is not None:
-            local_rank = place.local_rank
-            if place.node is None:
-                node = rank - local_rank  # the rank of the node's first: another on every node
-        layout[rank] = (str(node), local_rank)
-    return layout
 
 
 def judge_case(case: LoaderCase, ranks: set[int]) -> list[Finding]:
@@ -278,16 +245,3 @@ def _fine(case: LoaderCase) -> Finding:
     if one_epoch and any(shuffled(shard) and shard.facts.has_set_epoch for shard in shards):
         evidence.append("one epoch was read, so it is not known whether set_epoch is called before the next")
     return case.finding("data-audit", "ok", text, evidence=tuple(evidence))
-
-
-def _model_parallel(case: LoaderCase, loader: AuditedLoader, size: int) -> list[Finding]:
-    odd = []
-    for rank, shard in case.shards.items():
-        first = rank // size * size
-        others = [loader.shards[other].content for other in range(first, first + size) if other in loader.shards]
-        if any(other[: len(shard.content)] != shard.content[: len(other)] for other in others):
-            odd.append(rank)
-    if not odd:
-        return []
-    text = f"the {size} ranks of a model-parallel group read different samples, from {format_ranks(odd)} on"
-    return [case.finding("data-model-parallel", "fail", text, "shard by the data-parallel rank")]

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from allranks.data.auditing import read_rows
-from allranks.data.case import CHECK, Coverage, Layout, LoaderCase
-from allranks.data.rows import RankPlace, Row, gather
-from allranks.data.split_findings import cases_of, judge, judge_case
+from allranks.data.auditing import Audit, conclude, read_rows
+from allranks.data.case import CHECK, Layout, LoaderCase
+from allranks.data.rows import Row, gather
+from allranks.data.split_findings import cases_of, judge_case
 from allranks.findings import Finding
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import AUDIT, Stream
@@ -70,10 +70,9 @@ class Auditor:
     def _read(self, layout: Layout, is_quiet: bool) -> tuple[Finding, ...]:
         """Judge what can be judged, and return the findings that were not reported before."""
         try:
-            ranks, loaders = gather(self._rows(layout))
-            ranks = {rank: ranks.get(rank, RankPlace()) for rank in layout}
-            due = [case for case in cases_of(ranks, loaders, layout) if self._is_due(case, is_quiet)]
-            findings = [(case.audited.name, one) for case in due for one in judge_case(case, set(ranks))]
+            cases = cases_of(gather(self._rows(layout))[1], layout)
+            due = [case for case in cases if self._is_due(case, is_quiet)]
+            findings = [(case.name, one) for case in due for one in judge_case(case, set(layout))]
         except Exception as error:  # the program must not end because we cannot read
             findings = [("", _failed(error))]
         new = [(name, one) for name, one in findings if one.status in REPORTED and (name, one.id) not in self._reported]
@@ -94,14 +93,13 @@ class Auditor:
         """After the end of an attempt: everything, written to evidence/audit/ too, and what was not reported before."""
         self._begin(attempt)
         try:
-            rows = self._rows(layout)
-            ranks, loaders = gather(rows)
-            findings = tuple(judge(rows, layout))
-            coverage = [row for case in cases_of(ranks, loaders, layout) for row in case.coverage()]
+            answer = conclude(self._rows(layout), layout)
         except Exception as error:
-            findings = (_failed(error),)
-            coverage = []
-        self._write(findings, coverage)
+            answer = Audit((_failed(error),), ())
+        findings = answer.findings
+        folder = self._path(0).parent
+        if folder.is_dir():
+            RunDirectory(folder).write_document("audit.json", encode(answer))
         reported = {id for _, id in self._reported}
         return findings, [f for f in findings if f.id not in reported]
 
@@ -110,12 +108,6 @@ class Auditor:
 
     def _path(self, rank: int) -> Path:
         return self._run.log_path(0, "", AUDIT, rank, self._attempt)
-
-    def _write(self, findings: tuple[Finding, ...], coverage: list[Coverage]) -> None:
-        folder = self._path(0).parent
-        if folder.is_dir():
-            documents = [one.to_json() for one in findings]
-            RunDirectory(folder).write_document("audit.json", {"findings": documents, "coverage": encode(coverage)})
 
 
 def _failed(error: Exception) -> Finding:
