@@ -34,4 +34,4 @@ def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
     python.write_text(PRINTS)
     python.chmod(0o755)
     done = subprocess.run([sys.executable, "-c", READS, str(python)], capture_output=True, text=True)
-    assert done.stdout == "ReadingProgress(done=1, of=3, batches=7, failure=None)\n", done.stderr
+    assert done.stdout == "ReadingProgress(done=1, of=3, batches=7, rank=0, error='')\n", done.stderr

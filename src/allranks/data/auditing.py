@@ -21,7 +21,7 @@ from . import probe, virtual
 from .case import Coverage, Layout
 from .rows import REFERENCE, Row, gather, read_row
 from .split_findings import FAULTS, cases_of, judge
-from .virtual import Make, Play, RankTraceback, ReadingProgress
+from .virtual import Make, Play, ReadingProgress
 
 LONGEST_LINE = 16 << 20  # bytes of what the player of virtual ranks writes
 
@@ -153,7 +153,7 @@ def virtual_rows(
         return [row for rank, path in files.items() for row in read_rows(path, rank)]
 
 
-def _play_apart(python: str, play: Play, tell: Callable[[ReadingProgress], None]) -> RankTraceback | None:
+def _play_apart(python: str, play: Play, tell: Callable[[ReadingProgress], None]) -> ReadingProgress | None:
     argv = [python, str(Path(virtual.__file__)), json.dumps(encode(play))]
     failure = None
     try:
@@ -167,7 +167,7 @@ def _play_apart(python: str, play: Play, tell: Callable[[ReadingProgress], None]
                 progress = decode(ReadingProgress, read_json(line, LONGEST_LINE))
             except DecodeError:  # of the loader's own: it prints where we read
                 continue
-            failure = progress.failure or failure
+            failure = progress if progress.error else failure
             tell(progress)
     if process.returncode and failure is None:
         raise NodeError(f"{python} ended with {process.returncode}. Is torch in it? Set --python.")

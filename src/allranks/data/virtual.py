@@ -40,20 +40,14 @@ class Play(NamedTuple):
     batches: str = "all"
 
 
-class RankTraceback(NamedTuple):
-    """The traceback of a rank that raised."""
-
-    rank: int
-    error: str
-
-
 class ReadingProgress(NamedTuple):
-    """How many ranks are done, of how many, and what they have read."""
+    """How many ranks are done, of how many, and what they have read; `error` is the traceback of a `rank` that raised."""
 
     done: int
     of: int
     batches: int
-    failure: RankTraceback | None = None
+    rank: int = 0
+    error: str = ""
 
 
 def import_file(name: str, path: str, register: bool = False) -> ModuleType:
@@ -197,43 +191,43 @@ def error_file(rank: int, play: Play) -> str:
     return os.path.join(play.folder, f"rank_{rank}.error")
 
 
-def run(play: Play, tell: Callable[[ReadingProgress], None], make: Make | None = None) -> RankTraceback | None:
-    """Play the reference and all ranks, `jobs` at a time; stop at the first that raises, and give its failure."""
+def run(play: Play, tell: Callable[[ReadingProgress], None], make: Make | None = None) -> ReadingProgress | None:
+    """Play the reference and all ranks, `jobs` at a time; stop at the first that raises, and give its traceback."""
     import torch.utils.data  # noqa: F401  (once, for all forks)
 
     waiting = [REFERENCE, *range(play.world)]
     total = len(waiting)
     running: dict[int, int] = {}  # ranks by process id
     tally = mmap.mmap(-1, 8 * total)
-    failure = None
     try:
-        while failure is None and (waiting or running):
+        while waiting or running:
             while waiting and len(running) < play.jobs:
                 rank = waiting.pop(0)
                 running[fork_rank(rank, play, make, tally)] = rank
+            failed: tuple[int, str] = (0, "")
             for pid in list(running):
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     rank = running.pop(pid)
                     if os.path.exists(error_file(rank, play)):
                         with open(error_file(rank, play)) as file:
-                            failure = RankTraceback(rank, file.read())
+                            failed = (rank, file.read())
             batches = sum(struct.unpack(f"<{total}Q", tally))
-            tell(ReadingProgress(total - len(waiting) - len(running), total, batches, failure))
+            progress = ReadingProgress(total - len(waiting) - len(running), total, batches, *failed)
+            tell(progress)
+            if progress.error:
+                return progress
             if running:
                 time.sleep(EVERY)
     finally:
         for pid in running:
             os.kill(pid, 9)
             os.waitpid(pid, 0)
-    return failure
+    return None
 
 
 def write_progress(progress: ReadingProgress) -> None:
     """Write a line of JSON."""
-    fields = progress._asdict()
-    if progress.failure is not None:
-        fields["failure"] = progress.failure._asdict()
-    print(json.dumps(fields), flush=True)
+    print(json.dumps(progress._asdict()), flush=True)
 
 
 def main() -> int:
