@@ -41,7 +41,7 @@ class Play(NamedTuple):
 
 
 class ReadingProgress(NamedTuple):
-    """How many ranks are done, of how many, and what they have read; `error` is the traceback of a `rank` that raised."""
+    """How many ranks are done, of how many, and what they have read. A `rank` that raised has a traceback, `error`."""
 
     done: int
     of: int

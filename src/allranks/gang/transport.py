@@ -186,7 +186,13 @@ class Transport(ABC):
 
     def mute(self, node: Node, seconds: float) -> Finding:
         """Say that the node's Python started, and that its agent said nothing."""
-        return mute(node, seconds, self.by_hand(node, "uptime && timeout 5 ls -ld /tmp /var/tmp"))
+        look = self.by_hand(node, "uptime && timeout 5 ls -ld /tmp /var/tmp")
+        message = (
+            f"{node.name}: Python started, but the agent did not answer within {seconds:g} s. The node or its link is "
+            "down, the node is overloaded, or the file system of its node directory hangs"
+        )
+        remedy = f"try `{look}`, or name another directory with --node-dir"
+        return Finding("unknown", "fail", message, remedy, Where(node=node.name))
 
     def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
         """Say that the node did not answer in time. Its client has printed `stderr`."""
@@ -250,18 +256,6 @@ def not_started(program: str, error: OSError, open_files: int) -> Finding:
     else:
         remedy = "compare with `free -h; ulimit -a`, and try the program by hand"
     return Finding(cause, "fail", message, remedy)
-
-
-def mute(node: Node, seconds: float, look: str) -> Finding:
-    """Make the finding for a node on which Python started, and the agent then said nothing. `look`: a command."""
-    return Finding(
-        "unknown",
-        "fail",
-        f"{node.name}: Python started, but the agent did not answer within {seconds:g} s. The node or its link is "
-        "down, the node is overloaded, or the file system of its node directory hangs",
-        f"try `{look}`, or name another directory with --node-dir",
-        Where(node=node.name),
-    )
 
 
 # -- the nodes of a session --------------------------------------------------------------------------------------
