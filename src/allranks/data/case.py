@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import gcd
 from typing import Literal
@@ -19,36 +19,24 @@ Layout = Mapping[int, tuple[str, int]]
 
 
 @dataclass(frozen=True)
-class ReadSamples:
-    """What was read through a loader."""
+class Coverage:
+    """What a rank read through a loader, and how many of its samples others read too (`shared`).
+
+    Without a rank it is what all of them read, with `repeated`, `data` and `missing`. The last two are None where it
+    is unknown what the data has.
+    """
 
     loader: str
     samples: int
     distinct: int
     shared: int
-
-
-@dataclass(frozen=True)
-class RankCoverage(ReadSamples):
-    """What a rank read through a loader, and how many of its samples others read too (`shared`)."""
-
-    rank: int
-    node: str
-    local_rank: int
-    batches: int | None
-
-
-@dataclass(frozen=True)
-class LoaderCoverage(ReadSamples):
-    """What all ranks read through a loader; `data` and `missing` are None where it is unknown what the data has."""
-
-    rank: None
-    repeated: int
-    data: int | None
-    missing: int | None
-
-
-Coverage = RankCoverage | LoaderCoverage
+    rank: int | None = None
+    node: str | None = None
+    local_rank: int | None = None
+    batches: int | None = None
+    repeated: int | None = None
+    data: int | None = None
+    missing: int | None = None
 
 
 def samples(count: int) -> str:
@@ -221,28 +209,15 @@ class LoaderCase:
 
     def coverage(self) -> list[Coverage]:
         """Make a row a rank, and one of all ranks."""
-        rows: list[Coverage] = []
+        rows = []
         for rank, count in self.counts.items():
-            node, local_rank = self.place(rank)
             also = sum(key in self.shared for key in count)
-            length = self.shards[rank].length
-            rows.append(
-                RankCoverage(
-                    self.name,
-                    count.total(),
-                    distinct=len(count),
-                    shared=also,
-                    rank=rank,
-                    node=node,
-                    local_rank=local_rank,
-                    batches=length,
-                )
-            )
-        data = None
+            read = Coverage(self.name, count.total(), len(count), also, rank, *self.place(rank))
+            rows.append(replace(read, batches=self.shards[rank].length))
+        read = Coverage(self.name, self.reads, len(self.total), len(self.shared), repeated=self.repeated)
         if self.due is not None:
-            data = len(self.due)
-        samples = (self.reads, len(self.total), len(self.shared))
-        return [*rows, LoaderCoverage(self.name, *samples, None, self.repeated, data, self.missing)]
+            read = replace(read, data=len(self.due), missing=self.missing)
+        return [*rows, read]
 
 
 FEW = 3  # distinct labels or contents below which equality says nothing

@@ -10,7 +10,7 @@ from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.text import align_columns, count_of, plural
 
-from .case import Coverage, LoaderCoverage, RankCoverage
+from .case import Coverage
 
 FORMULA = (
     "t = 2 (R-1)/R x model bytes / bus bandwidth of all_reduce, for R ranks on several nodes (0 within one).\n"
@@ -225,11 +225,11 @@ def coverage_lines(rows: Iterable[Coverage]) -> list[str]:
     lines: list[str] = []
     cells: list[Sequence[str]] = []
     for row in rows:
-        if isinstance(row, RankCoverage):
+        if row.rank is not None:
             batches = UNKNOWN
             if row.batches is not None:
                 batches = f"{row.batches:,}"
-            cells.append([str(row.rank), batches, *_counts(row), row.node])
+            cells.append([str(row.rank), batches, *_counts(row), row.node or ""])
             continue
         if len(cells) > MANY:
             cells[MANY // 2 : -MANY // 2] = [["…"] * len(COVERAGE_COLUMNS)]
@@ -247,7 +247,7 @@ def _counts(row: Coverage) -> list[str]:
     return [f"{count:,}" for count in (row.samples, row.distinct, row.shared)]
 
 
-def _share_lines(row: LoaderCoverage) -> list[str]:
+def _share_lines(row: Coverage) -> list[str]:
     if row.data is None or row.missing is None:
         return []
     share = 100 * (row.data - row.missing) / (row.data or 1)
