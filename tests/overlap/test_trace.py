@@ -208,15 +208,6 @@ def test_unlike_numbers_of_collectives_are_not_compared() -> None:
     assert measured(one, [*one, nccl(950, 10)]).collectives[0].waiting == 0
 
 
-def test_an_older_kernel_takes_its_size_from_the_call() -> None:
-    call = event("cpu_op", "record_param_comms", 0, 5, **{
-        "External id": 77, "Collective name": "allreduce", "In msg nelems": 1000, "dtype": "Float", "Group size": 8,
-    })  # fmt: skip
-    old = event("kernel", "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", 10, 20, 20, **{"External id": 77})
-    kind = measured([step(1, 0, 100), call, old]).collectives[0]
-    assert (kind.name, kind.size, kind.group_size) == ("all_reduce", 4000, 8)
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_gather"),

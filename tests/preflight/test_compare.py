@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from allranks.preflight.check import read_check
-from allranks.preflight.compare import by_odd_nodes, differences, some, split
+from allranks.preflight.compare import by_odd_nodes, differences, split
 from allranks.preflight.typed_facts import Request
 
 
@@ -87,7 +87,3 @@ def test_target_is_what_the_user_gave() -> None:
 def test_a_module_without_a_judge_is_refused() -> None:
     with pytest.raises(ValueError, match="judge"):
         read_check(SimpleNamespace(ID="driver", GROUP="host", LEVEL="quick"))
-
-
-def test_lists() -> None:
-    assert [some(["a", "b"], 2), some(["a", "b", "c"], 2)] == ["a, b", "a, b and 1 more"]

@@ -168,9 +168,7 @@ class _Recording:
         self._copies = Spans()
         self._operators: dict[tuple[str, str], Spans] = defaultdict(Spans)  # by thread
         self._for_collectives: dict[tuple[str, str], Spans] = defaultdict(Spans)  # by thread
-        self._collective_kernels: list[TraceEvent] = []
         self._collectives: list[Collective] = []
-        self._calls: dict[str, Arguments] = {}  # of record_param_comms, by External id
         self._cpu_steps: dict[int, Window] = {}
         self._gpu_steps: dict[int, Window] = {}
         self._optimizer_ends: dict[str, dict[str, dict[tuple[str, str], list[float]]]] = {}  # category, name, thread
@@ -184,7 +182,8 @@ class _Recording:
         if event.category == "kernel":
             self._on_gpu = True
             if is_communication(event.name, event.arguments):
-                self._collective_kernels.append(event)
+                kind = kernel_kind(event.name, event.arguments)
+                self._collectives.append(Collective(event.start, event.end, kind))
             else:
                 self._kernels.add(event.start, event.end)
         elif event.category in COPIES:
@@ -214,9 +213,7 @@ class _Recording:
         name = event.name
         if CPU_COLLECTIVE.match(name):
             self._collectives.append(Collective(event.start, event.end, gloo_kind(name, event.arguments)))
-        elif name == "record_param_comms":
-            self._calls[_call_id(event)] = event.arguments
-        elif not name.startswith(C10D):
+        elif name != "record_param_comms" and not name.startswith(C10D):
             if event.category != "user_annotation" and _is_operator(name):
                 self._operators[event.thread].add(event.start, event.end)
             return
@@ -224,8 +221,7 @@ class _Recording:
 
     def trace(self, file: str, rank: int | None, base: float) -> Trace:
         """Put together what needs all events."""
-        collectives = [*self._collectives, *map(self._collective, self._collective_kernels)]
-        collectives.sort(key=lambda collective: collective.start)
+        collectives = sorted(self._collectives, key=lambda collective: collective.start)
         communicating = Spans((collective.start, collective.end) for collective in collectives)
         computing = self._kernels
         if not self._on_gpu:
@@ -248,13 +244,6 @@ class _Recording:
             base=base,
             is_numbered=bool(self._cpu_steps),
         )
-
-    def _collective(self, kernel: TraceEvent) -> Collective:
-        """Read the collective of a kernel; of an older torch from the call that started it, which alone names it."""
-        arguments = kernel.arguments
-        if "Collective name" not in arguments:
-            arguments = {**self._calls.get(_call_id(kernel), {}), **arguments}
-        return Collective(kernel.start, kernel.end, kernel_kind(kernel.name, arguments))
 
     def _windows(self, busy: Spans) -> list[Window]:
         """Take the GPU's own steps where it has them: what the CPU launches in a step runs later."""
@@ -295,10 +284,6 @@ def _is_operator(name: str) -> bool:
     if name.startswith(HOLDERS):
         return False
     return "::" in name or any(part in name for part in COMPILED)
-
-
-def _call_id(event: TraceEvent) -> str:
-    return str(event.arguments.get("External id"))
 
 
 Interval = tuple[float, float]

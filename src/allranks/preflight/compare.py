@@ -130,14 +130,6 @@ def and_so_for(nodes: List[str]) -> str:
     return ""
 
 
-def some(words: Sequence[str], limit: int) -> str:
-    """List the first words: `a.py, b.py and 7 more`."""
-    listed = ", ".join(words[:limit])
-    if len(words) > limit:
-        return f"{listed} and {len(words) - limit} more"
-    return listed
-
-
 def evidence_of(nodes: Iterable[str], word: Callable[[str], str]) -> List[str]:
     """Write a line for each node, few of many: `h3: 12 s`."""
     return [f"{node}: {word(node)}" for node in list(nodes)[:LISTED]]

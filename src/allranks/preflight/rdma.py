@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import List, Optional, Sequence, Tuple
 
 from allranks.protocol.records import NamedTuple
+from allranks.text import list_first
 
-from .compare import some
 from .host import Host, number_in, text_in
 
 MOST = 128
@@ -88,7 +88,7 @@ def matching(active_ports: Sequence[UsedPort], wanted: str) -> List[UsedPort]:
 
 def ports_text(active_ports: Sequence[UsedPort]) -> str:
     """`mlx5_0:1 (InfiniBand, 400 Gb/sec (4X NDR)), …`, few of them in full."""
-    names = some([f"{port.hca}:{port.port}" for port in active_ports], 8)
+    names = list_first([f"{port.hca}:{port.port}" for port in active_ports], 8)
     return f"{names} ({active_ports[0].layer}, {active_ports[0].rate})"
 
 

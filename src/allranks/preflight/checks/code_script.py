@@ -11,7 +11,7 @@ import shlex
 from typing import Dict, Iterator, List, Mapping, Optional, Set
 
 from allranks.protocol.records import NamedTuple
-from allranks.text import count_of, plural
+from allranks.text import count_of, list_first, plural
 
 from ..compare import (
     Difference,
@@ -23,7 +23,6 @@ from ..compare import (
     evidence_of,
     fail_if,
     group,
-    some,
     values_of,
 )
 from ..host import Host
@@ -155,5 +154,5 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             paths = [f"{node}:{scripts[node].folder}/{odd.what}" for node in (odd.fine[0], odd.nodes[0])]
             remedy = f"scp -3 {' '.join(map(shlex.quote, paths))}, or {SYNC}"
         others = [one.what for one in same[1:]]
-        also = f", and {some(others, SHOWN)} {plural(len(others), 'differs', 'differ')} too" if others else ""
+        also = f", and {list_first(others, SHOWN)} {plural(len(others), 'differs', 'differ')} too" if others else ""
         yield fail_if(not request.asked.wrap, LABEL, odd.nodes, odd.message + also, remedy, evidence)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from allranks.protocol.records import NamedTuple
-from allranks.text import join_names
+from allranks.text import join_names, list_first
 
-from ..compare import Findings, Nodes, by_value, collected, remote, some, split, unknown, values_of, warn
+from ..compare import Findings, Nodes, by_value, collected, remote, split, unknown, values_of, warn
 from ..host import Host, ask
 from ..typed_facts import Request
 from .code_git import ID as GIT
@@ -127,4 +127,4 @@ def _odd_files(trees: Sequence[TreeHashes]) -> str:
         items = [tree.folders for tree in trees]
     everywhere = set(items[0].items()).intersection(*(one.items() for one in items))
     odd = {name for one in items for name, _ in one.items() - everywhere}
-    return some(sorted(odd) or ["(files beyond the first 500)"], SHOWN)
+    return list_first(sorted(odd) or ["(files beyond the first 500)"], SHOWN)

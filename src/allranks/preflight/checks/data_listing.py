@@ -13,7 +13,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from allranks.findings import Finding
 from allranks.protocol.codec import DecodeError, decode, read_json
 from allranks.protocol.records import NamedTuple
-from allranks.text import count_of, join_names, with_reason
+from allranks.text import count_of, join_names, list_first, with_reason
 
 from ..compare import (
     Findings,
@@ -26,7 +26,6 @@ from ..compare import (
     nodes_with,
     remote,
     size,
-    some,
     split,
     unknown,
     values_of,
@@ -223,4 +222,4 @@ def _names(listings: Mapping[str, PathListing], one: str, other: str) -> str:
         f"{other} lacks": first.keys() - second.keys(),
         "of another size": resized,
     }
-    return ", ".join(f"{what} {some(sorted(names), SHOWN)}" for what, names in lists.items() if names)
+    return ", ".join(f"{what} {list_first(sorted(names), SHOWN)}" for what, names in lists.items() if names)

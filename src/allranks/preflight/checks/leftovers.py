@@ -13,9 +13,9 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from allranks.protocol.codec import DecodeError, decode, read_json
 from allranks.protocol.node_names import DIALS
 from allranks.protocol.records import NamedTuple
-from allranks.text import join_names, plural
+from allranks.text import join_names, list_first, plural
 
-from ..compare import Findings, Nodes, by_item, collected, remote, some, values_of, warn
+from ..compare import Findings, Nodes, by_item, collected, remote, values_of, warn
 from ..host import Host, base_name, process_stat, text_in, uptime, user_of
 from ..typed_facts import Request
 
@@ -186,4 +186,4 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _some(processes: Sequence[Process]) -> str:
-    return some([f"{program} (pid {pid})" for pid, program in processes], 3)
+    return list_first([f"{program} (pid {pid})" for pid, program in processes], 3)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Optional
 
-from allranks.text import join_names
+from allranks.text import join_names, list_first
 
-from ..compare import Difference, Findings, Nodes, by_odd_nodes, collected, pip_install, some, warn, who
+from ..compare import Difference, Findings, Nodes, by_odd_nodes, collected, pip_install, warn, who
 from ..host import Host, versions
 from ..typed_facts import Request
 
@@ -61,9 +61,9 @@ def _sentence(odds: List[Difference[Optional[str]]]) -> str:
     if len(odds) == 1:
         return odds[0].message
     if not odds[0].fine:
-        return f"{join_names(nodes)} have different versions of {some([odd.what for odd in odds], SHOWN)}"
+        return f"{join_names(nodes)} have different versions of {list_first([odd.what for odd in odds], SHOWN)}"
     shown = [f"{odd.what} {odd.value or 'none'} (most nodes: {odd.norm or 'none'})" for odd in odds]
-    return f"{who(nodes, 'differs', 'differ')} in {len(odds)} packages: {some(shown, SHOWN)}"
+    return f"{who(nodes, 'differs', 'differ')} in {len(odds)} packages: {list_first(shown, SHOWN)}"
 
 
 NAMES_SHOWN = tuple(dict.fromkeys(_CUDA.sub(r"\1", name) for name in NAMES))

@@ -12,7 +12,7 @@ import shlex
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from allranks.findings import Finding
-from allranks.text import plural
+from allranks.text import list_first, plural
 
 from ..compare import (
     Difference,
@@ -21,7 +21,6 @@ from ..compare import (
     advise,
     by_odd_nodes,
     collected,
-    some,
     values_of,
     warn,
     who,
@@ -77,7 +76,7 @@ def _finding(nodes: Mapping[str, Dict[str, Setting]], odds: List[Difference[Opti
     first = odds[0].what
     message = odds[0].message
     if len(odds) > 1:
-        shown = some([odd.what for odd in odds], SHOWN)
+        shown = list_first([odd.what for odd in odds], SHOWN)
         message = f"{who(names, 'differs', 'differ')} in {len(odds)} settings: {shown}"
     places = {node: nodes[node][first][1] for node in names if first in nodes[node]}
     evidence = [odd.message for odd in odds[:8]]
