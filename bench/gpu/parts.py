@@ -22,7 +22,7 @@ from bench.gpu.plan import Outcome, Part, Skipped
 SMI = ("name", "driver_version", "memory.total", "clocks.sm", "clocks.max.sm", "temperature.gpu", "power.draw",
        "pcie.link.gen.current", "pcie.link.width.current", "ecc.errors.uncorrected.volatile.total", "compute_mode",
        "clocks_event_reasons.active", "persistence_mode", "mig.mode.current")  # fmt: skip
-GPU_CHECKS = ("gpu_count,gpu_model,gpu_ecc,gpu_remap,gpu_throttle,pcie_width,gpu_busy,"
+GPU_CHECKS = ("gpu_count,gpu_model,gpu_ecc,gpu_throttle,pcie_width,gpu_busy,"
               "gpu_recovery,gpu_matmul")  # fmt: skip
 
 
