@@ -28,6 +28,7 @@ PRELOAD = [
 ]  # fmt: skip
 CONTEXT = multiprocessing.get_context("forkserver")
 CUT = "TEST_CUT"  # the rank whose connections break in all_gather
+START = "TEST_START"  # seconds until the leaders of pairs must have come
 FOREIGN = ("ALLRANKS_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "NCCL_", "GLOO_")
 
 
@@ -85,6 +86,10 @@ def be_rank(env: dict[str, str], words: tuple[str, ...], stem: str, sabotaged: t
     for name in sabotaged:
         if hasattr(dist, name):
             setattr(dist, name, lambda *args, **named: None)
+    if START in env:
+        from allranks.fabric.ranks import pairs_suite  # noqa: PLC0415 - it imports torch
+
+        pairs_suite.START = float(env[START])
     if env.get(CUT) == env["RANK"]:
         whole = dist.all_gather
         dist.all_gather = lambda *args, **named: (cut(int(env["MASTER_PORT"])), whole(*args, **named))[1]

@@ -2,21 +2,18 @@
 
 import contextlib
 import importlib.util
-import json
-import os
 import queue
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fabric import gang as gang_
-from tests.hosts.waiting import BOUND, wait_until
+from tests.fabric.gang import Gang
+from tests.hosts.waiting import BOUND
 from tests.ports import free_port
 
 from allranks.fabric.metric_rows import Measurement, Way
@@ -28,74 +25,23 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
-HERE = Path(__file__).resolve().parent
-DRIVE = str(HERE.parent / "pairs_rank.py")
-NAMES = "h1,h2,h3,h4"
-
-
-class Gang:
-    """Four nodes on loopback, one rank each or more, forked from a process that has imported torch."""
-
-    def __init__(self, out: Path, *words: str, ranks_here: int = 1, without: tuple[int, ...] = (), **more: str) -> None:
-        self.out, self.port = out, free_port()
-        self.world, self.ranks_here, self.more = 4 * ranks_here, ranks_here, {"OMP_NUM_THREADS": "1", **more}
-        self.words = ["--nodes", NAMES, "--quick", "--out", str(out), *words]
-        self.ranks = {rank: self._start(rank) for rank in range(self.world) if rank not in without}
-
-    def _start(self, rank: int) -> Any:
-        return gang_.fork(gang_.be_script, self._environment(rank), DRIVE, self.words, str(self._log(rank)))
-
-    def _environment(self, rank: int) -> dict[str, str]:
-        return gang_.environment(rank, self.world, self.ranks_here, self.port, **self.more)
-
-    def _log(self, rank: int) -> Path:
-        return self.out.parent / f"{rank}.log"
-
-    @property
-    def lines(self) -> str:
-        """What rank 0 has printed."""
-        return self.said(0)
-
-    def said(self, rank: int) -> str:
-        return self._log(rank).read_text(errors="replace") if self._log(rank).exists() else ""
-
-    def until(self, words: str) -> None:
-        """Wait for rank 0 to print these words."""
-        wait_until(lambda: words in self.lines or not self.ranks[0].is_alive(), BOUND, f"{words!r} ({self.lines})")
-        assert words in self.lines
-
-    def codes(self, *, of: tuple[int, ...] = ()) -> dict[int, int]:
-        """Exit codes, once these ranks (all) have ended."""
-        found = {}
-        for rank in of or tuple(self.ranks):
-            self.ranks[rank].join(BOUND)
-            assert "Traceback" not in self.said(rank), self.said(rank)
-            found[rank] = self.ranks[rank].exitcode
-        return found
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.read_text(encoding="utf-8").splitlines()]
-
-    def links(self, again: bool = False) -> list[dict[str, Any]]:
-        return [row for row in self.rows() if row["kind"] == "link" and row.get("again", False) == again]
-
-    def end(self) -> None:
-        for rank in self.ranks.values():
-            rank.kill()
-            rank.join(BOUND)
+Start = Callable[..., Gang]
 
 
 @pytest.fixture
-def gang(tmp_path: Path) -> Iterator[Callable[..., Gang]]:
-    started: list[Gang] = []
+def pairs(gang: Start) -> Start:
+    """Starts four nodes on loopback, with one rank each or more."""
 
-    def start(*words: str, **more: Any) -> Gang:
-        started.append(Gang(tmp_path / "out.jsonl", *words, **more))
-        return started[-1]
+    def start(*words: str, ranks_here: int = 1, **more: Any) -> Gang:
+        suite = ("--suite", "pairs", "--nodes", "h1,h2,h3,h4", "--quick")
+        return gang(4 * ranks_here, ranks_here, *suite, *words, **more)
 
-    yield start
-    for item in started:
-        item.end()
+    return start
+
+
+def links_of(run: Gang) -> list[dict[str, Any]]:
+    """The rows of a run's first pass."""
+    return [row for row in run.rows("link") if not row["again"]]
 
 
 def pairs_of(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
@@ -108,62 +54,62 @@ ALL = [("h1", "h2"), ("h1", "h3"), ("h1", "h4"), ("h2", "h3"), ("h2", "h4"), ("h
 # -- real ranks ------------------------------------------------------------------------------------
 
 
-def test_every_pair_is_measured_both_ways(gang: Callable[..., Gang]) -> None:
-    run = gang(ranks_here=2)
+def test_every_pair_is_measured_both_ways(pairs: Start) -> None:
+    run = pairs(ranks_here=2)
     codes = run.codes()
-    end = run.rows()[-1]
+    end = run.rows("end")[-1]
     assert set(codes.values()) == {end["exit"]}, "ranks that only wait end as rank 0 does"
     assert end["kind"] == "end" and end["suite"] == "pairs" and end["ok"] == (end["exit"] == 0)
-    links = run.links()
+    links = links_of(run)
     assert pairs_of(links) == ALL and all(row["schema"] == 1 and not row["dead"] for row in links)
     for row in links:
         for way in (row["there"], row["back"]):
             assert way["bandwidth"] > 0 and 0 < way["latency"] <= way["tail"]
         assert row["interfaces"] == ["lo", "lo"]
-    assert "6 pairs in 3 rounds" in run.lines and "round 3/3" in run.lines and "row sends to column" in run.lines
+    assert "6 pairs in 3 rounds" in run.out() and "round 3/3" in run.out() and "row sends to column" in run.out()
 
 
 @pytest.mark.slow
-def test_pairs_known_as_dead_are_left_out(gang: Callable[..., Gang]) -> None:
-    run = gang("--dead", "h3/h1,h2/h4")
+def test_pairs_known_as_dead_are_left_out(pairs: Start) -> None:
+    run = pairs("--dead", "h3/h1,h2/h4")
     run.codes()
-    assert pairs_of(run.links()) == [pair for pair in ALL if pair not in (("h1", "h3"), ("h2", "h4"))]
-    assert "2 pairs known as dead are left out" in run.lines
+    assert pairs_of(links_of(run)) == [pair for pair in ALL if pair not in (("h1", "h3"), ("h2", "h4"))]
+    assert "2 pairs known as dead are left out" in run.out()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_leader_that_goes_costs_only_its_pairs(gang: Callable[..., Gang], how: signal.Signals) -> None:
-    run = gang("--timeout", "4s")
+def test_a_leader_that_goes_costs_only_its_pairs(pairs: Start, how: signal.Signals) -> None:
+    run = pairs("--timeout", "4s")
     run.until("round 1/3")
-    os.kill(run.ranks[2].pid, how)
-    codes = run.codes(of=(0, 1, 3))
-    assert codes == {0: 3, 1: 3, 3: 3}, run.lines
-    links = run.links()
+    run.send(2, how)
+    codes = run.codes(0, 1, 3)
+    assert codes == {0: 3, 1: 3, 3: 3}, run.out()
+    links = links_of(run)
     assert pairs_of(links) == ALL
     # Of the others a busy machine may make a link slow, or dead within such a short limit.
     silent = [row for row in links if row["dead"].endswith("did not answer")]
     assert len(silent) >= 2 and all(row["dead"] == "h3 did not answer" for row in silent)
     assert all("h3" in (row["a"], row["b"]) for row in silent)
-    (finding,) = [item for item in run.rows()[-1]["findings"] if item["id"] == "node-dead"]
+    (finding,) = [item for item in run.rows("end")[-1]["findings"] if item["id"] == "node-dead"]
     assert finding["where"]["node"] == "h3"
-    assert "h3 did not answer" in finding["message"] and finding["message"] in run.lines
+    assert "h3 did not answer" in finding["message"] and finding["message"] in run.out()
 
 
 @pytest.mark.slow
-def test_a_leader_that_never_comes(gang: Callable[..., Gang]) -> None:
-    run = gang(without=(3,), TEST_START="20")
+def test_a_leader_that_never_comes(pairs: Start) -> None:
+    run = pairs(without=(3,), TEST_START="20")
     assert run.codes() == {0: 3, 1: 3, 2: 3}
-    assert [row["dead"] for row in run.links() if "h4" in (row["a"], row["b"])] == ["h4 did not answer"] * 3
-    assert [item["where"]["node"] for item in run.rows()[-1]["findings"]] == ["h4"]
+    assert [row["dead"] for row in links_of(run) if "h4" in (row["a"], row["b"])] == ["h4 did not answer"] * 3
+    assert [item["where"]["node"] for item in run.rows("end")[-1]["findings"]] == ["h4"]
 
 
 @pytest.mark.slow
-def test_the_others_end_when_rank_0_goes(gang: Callable[..., Gang]) -> None:
-    run = gang("--timeout", "4s")
+def test_the_others_end_when_rank_0_goes(pairs: Start) -> None:
+    run = pairs("--timeout", "4s")
     run.until("round 1/3")
     run.ranks[0].kill()
-    assert run.codes(of=(1, 2, 3)) == {1: 5, 2: 5, 3: 5}
+    assert run.codes(1, 2, 3) == {1: 5, 2: 5, 3: 5}
 
 
 # -- the wire --------------------------------------------------------------------------------------
