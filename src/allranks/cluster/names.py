@@ -44,7 +44,7 @@ def check_host(text: str) -> str:
         raise UsageError(
             f"{show(text)}: {_strange(text)} cannot be in a host name. Letters, digits, '.', '_' and '-' can"
         )
-    if _NUMERIC.fullmatch(text) and not _is_ipv4(text):
+    if _NUMERIC.fullmatch(text) and not is_address(text):
         raise UsageError(f"{show(text)} is not a host: a number alone is neither a name nor an IPv4 address")
     return text
 
@@ -92,14 +92,6 @@ def bracketed(host: str) -> str:
 def _strange(text: str) -> str:
     """Quote the first character that no host name has; the first one where only its place is wrong."""
     return repr(next((c for c in text if not _HOST_CHARACTERS.match(c)), text[0]))
-
-
-def _is_ipv4(text: str) -> bool:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def is_address(name: str) -> bool:

@@ -194,11 +194,6 @@ def lines_of(host: Host, path: str, limit: int = 65536) -> List[str]:
     return text_in(host, path, limit).splitlines()
 
 
-def words_in(host: Host, path: str) -> List[str]:
-    """Read the words of a short file; none where it cannot be read."""
-    return text_in(host, path, 256).split()
-
-
 def linked_name(host: Host, path: str) -> str:
     """Read the last part of where a symbolic link leads; empty where it is none."""
     return base_name(host.link(path) or "")
@@ -236,7 +231,7 @@ def decimal(text: Optional[str]) -> Optional[int]:
 
 def uptime(host: Host) -> Optional[float]:
     """Seconds since boot; None where they cannot be read."""
-    words = words_in(host, "/proc/uptime")
+    words = text_in(host, "/proc/uptime", 256).split()
     if not words:
         return None
     return float(words[0])
