@@ -79,7 +79,6 @@ def test_roles_of_the_command_line_start_one_after_another() -> None:
         ('[roles.a]\ncommand = "x {b.address}"', "[roles.a] has {b.address}: b is not a role"),
         ('[roles.a]\ncommand = "x {a.adress}"', "[roles.a] has {a.adress}, which is unknown: {a.address}"),
         ('[roles.a]\ncommand = "x {a.port}"', "[roles.a] has {a.port}, which is unknown"),
-        ('[roles.a]\ncommand = "x {outputdir}"', "placeholders are"),
         ('[roles.a]\ncommand = "x"\nends = "any"', "the success of no role ends the run"),
         (
             '[roles.a]\ncommand = "x"\nafter = ["b"]\n[roles.b]\ncommand = "y"\nafter = ["a"]',

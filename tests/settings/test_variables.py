@@ -40,22 +40,17 @@ def test_the_last_option_holds() -> None:
     assert (resolved.spec.launch.env, resolved.spec.launch.forward) == ({}, ("A",))
 
 
-def test_options_over_the_file_without_values_in_notes() -> None:
+def test_options_over_the_file() -> None:
     config = {"env": {"A": "secret1", "B": "2", "C": "3"}}
     resolved = run(["A=secret2", "B=2", "C"], config, C="x")
     assert resolved.spec.launch.env == {"A": "secret2", "B": "2"}
     assert resolved.spec.launch.forward == ("C",)
-    assert resolved.notes == ("--env A overrides [env] A in a.toml", "--env C overrides [env] C in a.toml")
 
 
 def test_a_value_beats_forward() -> None:
     resolved = run(["A=1"], {"forward": ["A", "B"], "env": {"B": "2"}}, A="x", B="x")
     assert resolved.spec.launch.env == {"A": "1", "B": "2"}
     assert resolved.spec.launch.forward == ()
-    assert resolved.notes == (
-        "A is set by --env, so forward in a.toml does not copy it",
-        "B is set by [env], so forward in a.toml does not copy it",
-    )
 
 
 def test_numbers_of_the_table_become_text() -> None:

@@ -162,7 +162,8 @@ class RemoteEngine(ABC):
     def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
         """End the run, remove what it made, and wait until it is over."""
         result = follow(self.follow(run, view), stop_first=True)
-        return Stopped(run.name, "engine", code_if(is_failure(result), NODE_FAILED))
+        has_failed = result is not None and result.exit not in (DONE, CTRL_C, TERMINATED)
+        return Stopped(run.name, "engine", code_if(has_failed, NODE_FAILED))
 
     def stop_notice(self, run: RunDirectory, grace: float) -> str:
         """Return the sentence that `stop` begins with."""
@@ -170,19 +171,9 @@ class RemoteEngine(ABC):
 
     def finish(self, run: RunDirectory, now: float) -> None:
         """Write the end of a run that is over and has no result, where its last follower was a process of this host."""
-        if was_followed_here(run) and not run.controller_alive():
+        controller = run.read_run().controller
+        if (controller is None or controller.host == socket.gethostname()) and not run.controller_alive():
             self.settle(run)
-
-
-def was_followed_here(run: RunDirectory) -> bool:
-    """Return whether the run's last follower was a process of this host: then `controller_alive` knows its end."""
-    controller = run.read_run().controller
-    return controller is None or controller.host == socket.gethostname()
-
-
-def is_failure(result: ResultDocument | None) -> bool:
-    """Return whether a run that was stopped has ended in another way; None: the person has left it."""
-    return result is not None and result.exit not in (DONE, CTRL_C, TERMINATED)
 
 
 def as_stopped(result: ResultDocument, reason: str) -> ResultDocument:

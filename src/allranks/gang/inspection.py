@@ -188,7 +188,7 @@ class Inspection:
         if listening.error is not None:
             self._found.gate = Proof(name, error=listening.error)
             return
-        addresses = [offer.address for offer in offered(self._plan_facts(), name, self._spec.rendezvous.network)]
+        addresses = offered(self._plan_facts(), name, self._spec.rendezvous.network)
         if self._spec.rendezvous.master_addr:
             addresses = [self._spec.rendezvous.master_addr]
         self._found.gate = Proof(name, listening.port, addresses=tuple(addresses))

@@ -93,7 +93,7 @@ class RendezvousCheck:
         roster = self.roster
         if roster.spec.rendezvous.master_addr:
             return [roster.spec.rendezvous.master_addr]
-        addresses = [o.address for o in offered(roster.plan_facts, roster.master.name, roster.spec.rendezvous.network)]
+        addresses = offered(roster.plan_facts, roster.master.name, roster.spec.rendezvous.network)
         if not roster.role.is_plain and not roster.spec.target.local:  # other roles have to reach it too
             addresses = [one for one in addresses if not ipaddress.ip_address(one).is_loopback] or addresses
         return addresses[:1] if roster.spec.target.local else addresses  # virtual nodes share the loopback

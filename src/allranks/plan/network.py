@@ -36,15 +36,6 @@ Probes = Mapping[str, Sequence[AddressProbe]]
 
 
 @dataclass(frozen=True)
-class Offer:
-    """An address of the master's worth trying."""
-
-    address: str
-    interface: str
-    family: int
-
-
-@dataclass(frozen=True)
 class Choice:
     """`address` is None where no address serves all nodes; then a finding with status fail says why."""
 
@@ -57,12 +48,12 @@ class Choice:
 # -- what to try -----------------------------------------------------------------------------------
 
 
-def offered(facts: Mapping[str, NodeFacts], master: str, network: str | None) -> tuple[Offer, ...]:
+def offered(facts: Mapping[str, NodeFacts], master: str, network: str | None) -> list[str]:
     """List the master's addresses, best first; loopback (then first) only where all nodes share it."""
     return _offers_of(facts.get(master, _NOTHING), share_network(facts), network)
 
 
-def _offers_of(node: NodeFacts, shared: bool, network: str | None) -> tuple[Offer, ...]:
+def _offers_of(node: NodeFacts, shared: bool, network: str | None) -> list[str]:
     networks = [ipaddress.ip_network(n, strict=False) for n in (network or "").split(",") if n]
     ranked = []
     for name, item, interface in local_addresses(node):
@@ -82,9 +73,9 @@ def _offers_of(node: NodeFacts, shared: bool, network: str | None) -> tuple[Offe
             "temporary" in flags,
             not address.is_private,
         )
-        ranked.append((key, Offer(item.address, name, item.family)))
+        ranked.append((key, item.address))
     ranked.sort(key=lambda pair: pair[0])
-    return tuple(offer for _, offer in ranked[:MAX_OFFERS])
+    return [address for _, address in ranked[:MAX_OFFERS]]
 
 
 def _may_be_offered(interface: InterfaceFacts, address: str, scope: str | None, shared: bool) -> bool:
@@ -131,7 +122,7 @@ def choose_address(
 def _order(spec: RunSpec, master: str, facts: Mapping[str, NodeFacts]) -> list[str]:
     if spec.rendezvous.master_addr:
         return [spec.rendezvous.master_addr]
-    return [o.address for o in offered(facts, master, spec.rendezvous.network)]
+    return offered(facts, master, spec.rendezvous.network)
 
 
 def _reaches(results: Sequence[AddressProbe], address: str) -> bool:
@@ -507,7 +498,7 @@ def main_addresses(
     shared = share_network(facts)  # once: each of the nodes asks
     for name, node in facts.items():
         gloo = interfaces[name].gloo if name in interfaces else None
-        offers = [offer.address for offer in _offers_of(node, shared, spec.rendezvous.network)]
+        offers = _offers_of(node, shared, spec.rendezvous.network)
         for local, address, _ in local_addresses(node):
             if local == gloo and address.scope != "link" and address.family == family:
                 offers.insert(0, address.address)

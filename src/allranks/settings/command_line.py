@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
-
-from allranks.errors import UsageError
 
 from ..protocol.jsontext import Json
 from .runspec import RunSpec
@@ -54,25 +51,7 @@ def _option(row: SettingRow, value: Json) -> list[str]:
 
 
 PLACEHOLDERS = ("run", "output_dir", "attempt")
-NEAR = 0.8  # of difflib: a name that is so near to one of them is a slip
 _NAME = re.compile(r"(?<![{$\\])\{([A-Za-z_][A-Za-z0-9_-]{0,40})\}(?!\})")
-
-
-def refuse_slips(command: Sequence[str]) -> None:
-    """Raise UsageError for a name in braces that is nearly a placeholder.
-
-    >>> refuse_slips(["train.py", "--out", "{output_dir}/{epoch}", '{"run": 1}', "${run}"])
-    """
-    for word in command:
-        for match in _NAME.finditer(word):
-            name = match[1]
-            near = difflib.get_close_matches(name.lower().replace("-", "_"), PLACEHOLDERS, 1, NEAR)
-            if near and name not in PLACEHOLDERS:
-                names = ", ".join("{" + placeholder + "}" for placeholder in PLACEHOLDERS)
-                raise UsageError(
-                    f"the command has {match[0]}, which is unknown: placeholders are {names}\n"
-                    f"hint: write {{{near[0]}}}, or {{{match[0]}}} where the program itself has such a name"
-                )
 
 
 def used(command: Sequence[str]) -> list[str]:

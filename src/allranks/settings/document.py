@@ -15,7 +15,7 @@ from .parsers import FLAG, WORD, Parser, choice, several
 from .runspec import Role, RunSpec
 from .secrets import redact_argv, redact_env, redact_text
 from .table import SETTINGS
-from .variables import check_name
+from .variables import check_name, read_table
 
 # Fields that the command line does not set as they are stored.
 _STORED: dict[str, Parser] = {
@@ -85,7 +85,7 @@ def _roles(value: Json, where: str) -> tuple[Role, ...]:
 def _value(name: str, value: Json, source: str) -> Json:
     where = f"{source}: {name}"
     if name == "env":
-        return _env(value, where)
+        return read_table(value, where, ConfigError)
     try:
         parser = _STORED.get(name) or SETTINGS[name].parser
         value = parser.read(value)
@@ -94,15 +94,3 @@ def _value(name: str, value: Json, source: str) -> Json:
         return value
     except ValueError as error:
         raise ConfigError(f"{where}: found {show(value)}, set {error}") from None
-
-
-def _env(value: Json, where: str) -> dict[str, str]:
-    error = ConfigError(f"{where}: found {show(value)}, set an object of names and texts")
-    if not isinstance(value, Mapping):
-        raise error
-    variables: dict[str, str] = {}
-    for name, text in value.items():
-        if not isinstance(text, str) or "\0" in text:
-            raise error
-        variables[check_name(str(name), where, ConfigError)] = text
-    return variables

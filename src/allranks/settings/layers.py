@@ -31,11 +31,9 @@ from ..cluster.names import show
 from ..errors import ConfigError, UsageError
 from ..protocol.jsontext import Json
 from ..text import join_words
-from .command_line import refuse_slips
 from .ray import ray_roles
 from .roles import read_role_lines, read_roles, settled
 from .runspec import Role, RunSpec
-from .secrets import redact_text
 from .table import OPTION_ONLY, RENDERERS, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
 from .tools import choose_launcher, is_one_process, node_rank_in, range_of_nodes, read_tool
 from .variables import OF_THE_RUN, RESERVED, read_variables
@@ -76,7 +74,7 @@ class Layer(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Resolved:
-    """The spec, remarks where sources disagree, and WORLD_SIZE for the plan to compare.
+    """The spec, remarks, and WORLD_SIZE for the plan to compare.
 
     `taken` are options of the command whose values are from variables that other tools have too.
     """
@@ -89,19 +87,12 @@ class Resolved:
 
 @dataclass(frozen=True)
 class _Given:
-    """One value of one source, `written` as it is there; `where` is for errors; lower layer wins."""
+    """One value of one source; `where` is for errors; lower layer wins."""
 
     value: Json
-    written: str
     where: str
     layer: Layer
     error: type[UsageError]
-
-    @property
-    def label(self) -> str:
-        """The source with its value for a note, such as "--nodes 4": no secrets, one line, not long."""
-        line = " ".join(redact_text(self.written).split())
-        return line if len(line) <= 160 else line[:156] + " ..."
 
 
 def resolve(
@@ -130,19 +121,17 @@ def resolve(
     if cluster is not None:
         items += _file(cluster.keys, cluster.source, cluster.layer)
     peeled = _peeled(items)
-    items += [*_pasted_range(peeled.command), *_pasted_binding(peeled.command)]
+    items += _pasted(peeled.command)
     environ = {**environ, **peeled.env}
     items = [*_environment(peeled.env), *items]
     values_by_field = _collect(items)
-    notes: list[str] = []
-    chosen = _targets(values_by_field, notes)
-    values = {field: _merge(field, candidates, notes) for field, candidates in chosen.items()}
+    chosen = _targets(values_by_field)
+    values = {field: _merge(field, candidates) for field, candidates in chosen.items()}
     if "pg_timeout" in chosen:
         values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer is Layer.OPTION
     tables, tables_source = _tables((config, config_source), cluster, (user_config, user_source))
     variables = read_variables(_env_items(options), tables, environ, tables_source)
-    notes += [*variables.notes, *peeled.notes]
-    notes += [*_remarks(values, environ), *_left_out(peeled.env)]
+    notes = [*variables.notes, *peeled.notes, *_remarks(values, environ), *_left_out(peeled.env)]
     if "command" in values:
         values["command"] = peeled.command
     notes += _misplaced(values)
@@ -152,7 +141,6 @@ def resolve(
     roles = _roles(values, tables.get(ROLES), tables_source, peeled)
     if roles:
         return Resolved(spec.with_roles(roles).changed(command=()), tuple(notes), _world_size(environ))
-    refuse_slips(spec.launch.command)
     asked = spec.launch.launcher if "launcher" in values else None
     if asked is None and not peeled.once:
         refuse_unknown_words(spec.launch.command)
@@ -221,21 +209,13 @@ def _refuse_changing_world(values: Mapping[str, Json]) -> None:
         raise UsageError(f"--min-nodes {least} is more than --nodes {most}. Set --nodes {most}:{least}")
 
 
-def _pasted_range(command: Sequence[str]) -> Iterator[tuple[str, _Given]]:
-    """Yield the range of a pasted `torchrun --nnodes MIN:MAX`, which becomes the run's."""
-    nodes = range_of_nodes(command)
-    if nodes:
-        written = f"torchrun --nnodes {nodes}"
-        yield "nodes", _Given(nodes, written, written, Layer.USER, UsageError)
-
-
-def _pasted_binding(command: Sequence[str]) -> Iterator[tuple[str, _Given]]:
-    """Yield the binding of a pasted `torchrun --numa-binding RULE`, which becomes the run's."""
+def _pasted(command: Sequence[str]) -> Iterator[tuple[str, _Given]]:
+    """Yield what of a pasted `torchrun --nnodes MIN:MAX --numa-binding RULE` becomes the run's."""
     tool = read_tool(command)
     rule = tool.value("numa_binding") if tool is not None and tool.name == "torchrun" else None
-    if rule:
-        written = f"torchrun --numa-binding {rule}"
-        yield "bind", _Given(rule, written, written, Layer.USER, UsageError)
+    for field, option, value in (("nodes", "--nnodes", range_of_nodes(command)), ("bind", "--numa-binding", rule)):
+        if value:
+            yield field, _Given(value, f"torchrun {option} {value}", Layer.USER, UsageError)
 
 
 def _peeled(items: Sequence[tuple[str, _Given]]) -> Peeled:
@@ -369,45 +349,23 @@ def _options(options: Mapping[str, Json]) -> Iterator[tuple[str, _Given]]:
             continue
         if field not in SETTINGS:
             raise UsageError(f"{option_name(field)} is not an option{_close(field, list(SETTINGS))}")
-        name = option_name(field)
-        yield field, _Given(value, _option_label(field, value), name, Layer.OPTION, UsageError)
+        yield field, _Given(value, option_name(field), Layer.OPTION, UsageError)
 
 
 def _environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
     for name, field in VARIABLES.items():
         value = environ.get(name, "").strip()
         if value:
-            yield field, _Given(value, f"{name}={value}", name, Layer.ENVIRONMENT, ConfigError)
+            yield field, _Given(value, name, Layer.ENVIRONMENT, ConfigError)
 
 
 def _file(config: Mapping[str, Json], source: str, layer: Layer) -> Iterator[tuple[str, _Given]]:
     for field, value in config.items():
         if field not in TABLES:
-            key = field.replace("_", "-")
-            yield field, _Given(value, f"{key}{_toml(value)} in {source}", f"{source}: {key}", layer, ConfigError)
+            yield field, _Given(value, f"{source}: {field.replace('_', '-')}", layer, ConfigError)
 
 
-def _option_label(field: str, value: Json) -> str:
-    """Return an option as it was written; of a list its name alone."""
-    if isinstance(value, bool):
-        return f"--{'' if value else 'no-'}{field.replace('_', '-')}"
-    name = option_name(field)
-    if isinstance(value, (list, tuple)):
-        return name
-    return f"{name} {value if isinstance(value, str) else show(value)}"
-
-
-def _toml(value: Json) -> str:
-    if isinstance(value, bool):
-        return " = " + str(value).lower()
-    if isinstance(value, str):
-        return f' = "{value}"'
-    if not isinstance(value, (int, float)):
-        return ""
-    return f" = {show(value)}"
-
-
-def _targets(entries: dict[str, list[_Given]], notes: list[str]) -> dict[str, list[_Given]]:
+def _targets(entries: dict[str, list[_Given]]) -> dict[str, list[_Given]]:
     """One target: the strongest layer that names one. A weaker NNODES says nothing of --local."""
     chosen = dict(entries)
     targets = sorted(
@@ -418,13 +376,10 @@ def _targets(entries: dict[str, list[_Given]], notes: list[str]) -> dict[str, li
         other = entries[loser][0]
         if first.layer == other.layer:
             raise first.error(f"{first.where} and {other.where} are both set. Keep one of them")
-        notes.append(f"{first.label} overrides {other.label}")
         del chosen[loser]
     local = entries.get("local")
     nodes = entries.get("nodes")
     if "local" in chosen and nodes and local and local[0].layer < nodes[0].layer:
-        if _differs("nodes", nodes[0], _read("local", local[0]), lenient=True):
-            notes.append(f"{local[0].label} overrides {nodes[0].label}")
         del chosen["nodes"]
     return chosen
 
@@ -434,15 +389,11 @@ def _is_target(items: list[_Given] | None) -> bool:
     return items is not None and items[0].value not in (None, False, "false")
 
 
-def _merge(field: str, candidates: list[_Given], notes: list[str]) -> Json:
-    """Return the strongest value, and note each weaker one that differs; join ssh options of all sources."""
-    value = _read(field, candidates[0])
+def _merge(field: str, candidates: list[_Given]) -> Json:
+    """Return the strongest value; join ssh options of all sources."""
     if field == "ssh_options":
         return tuple(word for item in candidates for word in _as_tuple(_read(field, item)))
-    for other in candidates[1:]:
-        if _differs(field, other, value, lenient=other.layer is Layer.ENVIRONMENT):
-            notes.append(f"{candidates[0].label} overrides {other.label}")
-    return value
+    return _read(field, candidates[0])
 
 
 def _as_tuple(value: Json) -> tuple[str, ...]:
@@ -459,15 +410,6 @@ def _read(field: str, entry: _Given) -> Json:
     except ValueError as error:
         shown = "a value that is not shown" if row.may_hold_secrets else show(entry.value)
         raise entry.error(f"{entry.where}: found {shown}, set {error}") from None
-
-
-def _differs(field: str, entry: _Given, value: Json, lenient: bool) -> bool:
-    try:
-        return _read(field, entry) != value
-    except UsageError:
-        if lenient:
-            return True
-        raise
 
 
 def _env_items(options: Mapping[str, Json]) -> list[Json]:

@@ -16,7 +16,6 @@ from ..errors import ConfigError, UsageError
 from ..protocol.command_words import read_command
 from ..protocol.jsontext import Json
 from ..text import count_of, join_words
-from .command_line import refuse_slips
 from .config_template import toml_value
 from .runspec import Role, RunSpec
 from .secrets import is_secret_name
@@ -115,7 +114,6 @@ def settled(roles: Sequence[Role], source: str) -> tuple[Role, ...]:
             if name == role.name or name not in names:
                 raise ConfigError(f"{where}: {_unknown(name, names, role.name)}")
         _refuse_sharing(role, roles, where)
-        refuse_slips(_texts(role))
         _refuse_references(role, names, where)
     _refuse_circle(roles, source)
     settled_roles = []

@@ -65,6 +65,19 @@ ABOUT_NODES = frozenset(
         "exclude",
     }
 )
+_CHOOSES = ("chooses nodes and GPUs", "--hosts names the nodes, --nproc N and CUDA_VISIBLE_DEVICES the GPUs")
+_REACHES = ("says how nodes are reached", "allranks starts deepspeed on each node itself")
+_CHANGES = ("changes the number of nodes", "--nodes MIN:MAX starts again with the nodes that are there")
+# Options of deepspeed for what allranks decides: what they do, and what does it here.
+_DECIDED_HERE = {
+    "include": _CHOOSES,
+    "i": _CHOOSES,
+    "exclude": _CHOOSES,
+    "e": _CHOOSES,
+    "launcher": _REACHES,
+    "launcher_args": _REACHES,
+    "elastic_training": _CHANGES,
+}
 _MODULE = {"torchrun": ("m", "module"), "accelerate": ("m", "module"), "deepspeed": ("module",), "colossalai": ()}
 
 
@@ -110,8 +123,8 @@ class Tool:
         return any(o.name in names for o in self.options)
 
     def kept(self, dropped: Sequence[str]) -> tuple[str, ...]:
-        """Return the words of all options but those named, and but those that say what the program is."""
-        left_out = {*dropped, *_MODULE[self.name], "no_python"}
+        """Return the words of all options but those named, and those that say who the nodes or the program are."""
+        left_out = {*dropped, *ABOUT_NODES, *_MODULE[self.name], "no_python"}
         return tuple(word for o in self.options if o.name not in left_out for word in o.words)
 
 
@@ -158,7 +171,6 @@ def choose_launcher(command: Sequence[str], launcher: str | None) -> tuple[str, 
     if not tool.program:
         raise UsageError(f"{' '.join(tool.head)} has no program. Put it behind: {' '.join(tool.head)} train.py")
     if launcher != "command":
-        _refuse_elastic(tool)
         _refuse_choice_of_nodes(tool)
     if launcher is None:
         note = f"{' '.join(tool.head)} starts once a node and gets the nodes as its options (--launcher {tool.name})"
@@ -169,16 +181,6 @@ def choose_launcher(command: Sequence[str], launcher: str | None) -> tuple[str, 
             f" the program alone: {' '.join(tool.program[:2])}"
         )
     return launcher, ""
-
-
-def _refuse_elastic(tool: Tool) -> None:
-    """UsageError where deepspeed is asked to choose the number of nodes (--elastic_training)."""
-    if tool.name != "deepspeed" or not tool.has("elastic_training"):
-        return
-    raise UsageError(
-        f"{' '.join(tool.head)} --elastic_training changes the number of nodes, and allranks decides "
-        "that\nhint: leave it out. --nodes MIN:MAX starts again with the nodes that are there"
-    )
 
 
 def range_of_nodes(command: Sequence[str]) -> str:
@@ -201,18 +203,11 @@ def _refuse_choice_of_nodes(tool: Tool) -> None:
     if tool.name != "deepspeed":
         return
     for option in tool.options:
-        if option.name in ("include", "i", "exclude", "e"):
-            does, instead = (
-                "chooses nodes and GPUs",
-                "--hosts names the nodes, --nproc N and CUDA_VISIBLE_DEVICES the GPUs",
+        if option.name in _DECIDED_HERE:
+            does, instead = _DECIDED_HERE[option.name]
+            raise UsageError(
+                f"deepspeed {shlex.join(option.words)} {does}, and allranks does that\nhint: leave it out. {instead}"
             )
-        elif option.name in ("launcher", "launcher_args"):
-            does, instead = "says how nodes are reached", "allranks starts deepspeed on each node itself"
-        else:
-            continue
-        raise UsageError(
-            f"deepspeed {shlex.join(option.words)} {does}, and allranks does that\nhint: leave it out. {instead}"
-        )
 
 
 def _refuse_holes(tool: Tool) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..cluster.names import show
 from ..errors import ConfigError, UsageError
 from ..protocol.jsontext import Json
-from .parsers import ENV_NAME
+from .parsers import ENV_NAME, VARIABLES_TABLE, WORD, several
 
+NAMES = several(WORD, "a list of names")
 RESERVED = {
     "RANK": "",
     "LOCAL_RANK": "",
@@ -42,20 +43,10 @@ def read_variables(items: Json, config: Mapping[str, Json], environ: Mapping[str
     assigned, copied = _from_options(items, environ)
     table = _table(config.get("env"), source)
     listed, missing = _listed(config.get("forward"), environ, source)
-    notes = [
-        f"--env {name} overrides [env] {name} in {source}"
-        for name in table
-        if name in copied or assigned.get(name, table[name]) != table[name]
-    ]
-    notes += [f"forward: {name} is not set in the environment, so it is not forwarded" for name in missing]
+    notes = tuple(f"forward: {name} is not set in the environment, so it is not forwarded" for name in missing)
     env = {**{k: v for k, v in table.items() if k not in copied}, **assigned}
-    both = [name for name in listed if name in env]
-    notes += [
-        f"{name} is set by {'--env' if name in assigned else '[env]'}, so forward in {source} does not copy it"
-        for name in both
-    ]
     forward = tuple(dict.fromkeys(copied + [name for name in listed if name not in env]))
-    return Variables(env, forward, tuple(notes))
+    return Variables(env, forward, notes)
 
 
 def check_name(name: str, where: str, error: type[UsageError]) -> str:
@@ -78,7 +69,7 @@ def _from_options(items: Json, environ: Mapping[str, str]) -> tuple[dict[str, st
         assigned.pop(name, None)
         copied = [other for other in copied if other != name]
         if equals:
-            assigned[name] = _value(value, f"--env {name}", UsageError)
+            assigned[name] = value
         else:
             copied.append(name)
     return assigned, copied
@@ -88,12 +79,17 @@ def _table(table: Json, source: str) -> dict[str, str]:
     """`[env]`; numbers are taken as text."""
     if table is None:
         return {}
-    if not isinstance(table, Mapping):
-        raise ConfigError(f'{source}: env is {show(table)}, expected a table [env] with NAME = "value"')
-    return {
-        check_name(str(name), f"{source}: [env]", ConfigError): _value(value, f"{source}: [env] {name}", ConfigError)
-        for name, value in table.items()
-    }
+    return read_table(table, f"{source}: [env]", ConfigError)
+
+
+def read_table(table: Json, where: str, error: type[UsageError]) -> dict[str, str]:
+    """Read a table of variables that a user may set in the ranks; raise `error`, which shows no value."""
+    try:
+        variables = VARIABLES_TABLE.read(table)
+    except ValueError as why:
+        raise error(f"{where}: set {why}") from None
+    assert isinstance(variables, dict)
+    return {check_name(name, where, error): value for name, value in variables.items()}
 
 
 def _listed(names: Json, environ: Mapping[str, str], source: str) -> tuple[list[str], list[str]]:
@@ -103,22 +99,10 @@ def _listed(names: Json, environ: Mapping[str, str], source: str) -> tuple[list[
     return [n for n in checked if n in environ], [n for n in checked if n not in environ]
 
 
-def _strings(value: Json, where: str, error: type[UsageError]) -> list[str]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise error(f"{where}: found {show(value)}, set a list of names")
-    names: list[str] = []
-    for item in value:
-        if not isinstance(item, str):
-            raise error(f"{where}: found {show(item)}, set a list of names")
-        names.append(item)
+def _strings(value: Json, where: str, error: type[UsageError]) -> tuple[str, ...]:
+    try:
+        names = NAMES.read(value)
+    except ValueError as why:
+        raise error(f"{where}: set {why}") from None
+    assert isinstance(names, tuple)
     return names
-
-
-def _value(value: Json, where: str, error: type[UsageError]) -> str:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str):
-        raise error(f'{where}: found {show(value)}, set a text such as "1"')
-    if "\0" in value:
-        raise error(f"{where}: the value has a NUL character. Remove it")
-    return value
