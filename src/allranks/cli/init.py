@@ -28,17 +28,16 @@ class InitReport(NamedTuple):
 def command(force: bool, json_: bool) -> int:
     """Write the file."""
     path = Path(CONFIG_NAME)
-    hostfile = next((name for name in HOSTFILES if Path(name).is_file()), None)
-    detected = {"hosts": hostfile} if hostfile else {}
+    hostfile = next((name for name in HOSTFILES if Path(name).is_file()), "")
     try:
         if not force and os.path.lexists(path):
             raise UsageError(f"{path} exists. --force replaces it")
         with replacing(path, ANYONE) as file:
-            file.write(commented_config(detected).encode())
+            file.write(commented_config(hostfile).encode())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}. Start it where you may write") from None
     if json_:
         click.echo(document_line(InitReport(CONFIG_NAME)))
     else:
-        click.echo(f"wrote {path}" + "".join(f". Set {k} = {v}, as found here" for k, v in detected.items()))
+        click.echo(f"wrote {path}" + (f". Set hosts = {hostfile}, as found here" if hostfile else ""))
     return DONE

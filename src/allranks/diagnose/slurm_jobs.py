@@ -287,13 +287,13 @@ class Advice:
         more = f"ask for more time ({self.option('--time=…')})"
         if self.origin is Origin.ALLRANKS:
             return f"{more} and save checkpoints in time: SIGTERM comes --stop-grace before the end"
-        if self.origin is Origin.SCRIPT:
-            return f"{more}. {self.warning}"
-        return f"{more}. With `salloc --signal=USR1@{self.warn_seconds}` ranks get SIGUSR1 before the end"
+        return f"{more}. {self.warning}"
 
     @property
     def warning(self) -> str:
-        """How a script of the user's own gives ranks time to save before a limit or a preemption."""
+        """How a script or an allocation of the user's own gives ranks time to save before a limit or a preemption."""
+        if self.origin is Origin.SHELL:
+            return f"With `salloc --signal=USR1@{self.warn_seconds}` ranks get SIGUSR1 before the end"
         directive = f"#SBATCH --signal=B:{WARNING_SIGNAL}@{self.warn_seconds}"
         return f"With `{directive}` and `exec allranks run` ranks get SIGTERM in time to save"
 

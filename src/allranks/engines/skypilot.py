@@ -166,11 +166,6 @@ def without_result(run: RunDirectory, message: str, evidence: Sequence[str] = ()
     return least_result(run, NODE_FAILED, Verdict(finding, "unknown", 0.4))
 
 
-def log_argv(name: str) -> list[str]:
-    """Return the command that prints the log of the cluster's newest job, from its beginning, until it ends."""
-    return ["sky", "logs", name]
-
-
 class SkyPilot(RemoteEngine):
     """The clouds that `sky` can reach."""
 
@@ -187,7 +182,7 @@ class SkyPilot(RemoteEngine):
         take_control(run)
         for path in (run.path / "logs").glob("**/rank_*.log*"):
             path.unlink()
-        return SkyFollower(run, place, view, log_argv(place.name), os.environ)
+        return SkyFollower(run, place, view, ["sky", "logs", place.name], os.environ)
 
     def whereabouts(self, run: RunDirectory) -> str:
         """Return the cluster's line of `sky status`."""

@@ -14,7 +14,7 @@ import json
 import sys
 import zipfile
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distribution, version
 from pathlib import Path
 
 import click
@@ -85,14 +85,7 @@ def build() -> bytes:
 
 
 def _version() -> str:
-    return f"allranks {allranks.__version__} (one file with {_click()}, made by `{COMMAND}`)"
-
-
-def _click() -> str:
-    try:
-        return f"Click {distribution('click').version}"
-    except PackageNotFoundError:
-        return "Click"
+    return f"allranks {allranks.__version__} (one file with Click {version('click')}, made by `{COMMAND}`)"
 
 
 def packed_files() -> dict[str, bytes]:
@@ -107,10 +100,7 @@ def packed_files() -> dict[str, bytes]:
 
 def _click_metadata() -> dict[str, bytes]:
     """Return Click's metadata and its licence, which asks to go wherever Click goes."""
-    try:
-        files = distribution("click").files or ()
-    except PackageNotFoundError:
-        return {}
+    files = distribution("click").files or ()
     kept = [file for file in files if file.name == "METADATA" or file.name.startswith("LICENSE")]
     return {file.as_posix(): file.read_binary() for file in kept}
 

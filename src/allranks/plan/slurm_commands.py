@@ -16,46 +16,34 @@ WARN_BEFORE = 15  # seconds from the end of the grace to the job's own end: for 
 WARNING_SIGNAL = "XCPU"
 OVERLAP = (20, 11)  # the version that has srun --overlap, and without it lets a step wait for another
 
-# What srun would take for the user's wish for this step: the step has one task a node and all that the job has.
+# Variables begin so that srun would take for the user's wish for this step, which has one task a node and all of the
+# job.
 STEP_VARIABLES = (
-    "NTASKS",
-    "NPROCS",
-    "NTASKS_PER_NODE",
-    "NTASKS_PER_CORE",
-    "NTASKS_PER_SOCKET",
-    "NTASKS_PER_GPU",
-    "NTASKS_PER_TRES",
-    "TASKS_PER_NODE",
-    "CPUS_PER_TASK",
-    "TRES_PER_TASK",
-    "GPUS_PER_TASK",
-    "CPU_BIND",
-    "CPU_BIND_TYPE",
-    "CPU_BIND_LIST",
-    "CPU_BIND_VERBOSE",
-    "MEM_BIND",
-    "GPU_BIND",
-    "DISTRIBUTION",
-    "EXACT",
-    "EXCLUSIVE",
-    "THREADS_PER_CORE",
-    "HINT",
-    "MEM_PER_CPU",
-    "MEM_PER_GPU",
-    "MEM_PER_NODE",
-    "KILL_BAD_EXIT",
-    "WAIT",
-    "LABELIO",
-    "UNBUFFEREDIO",
-    "STDINMODE",
-    "STDOUTMODE",
-    "STDERRMODE",
-    "EXPORT_ENV",
-    "MPI_TYPE",
-    "OPEN_MODE",
-    "WORKING_DIR",
-    "MULTI_PROG",
-    "NNODES",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_CPU_BIND",
+    "SLURM_MEM_",
+    "SLURM_GPU_BIND",
+    "SLURM_DISTRIBUTION",
+    "SLURM_EXACT",
+    "SLURM_EXCLUSIVE",
+    "SLURM_THREADS_PER_CORE",
+    "SLURM_HINT",
+    "SLURM_KILL_BAD_EXIT",
+    "SLURM_WAIT",
+    "SLURM_LABELIO",
+    "SLURM_UNBUFFEREDIO",
+    "SLURM_STD",
+    "SLURM_EXPORT_ENV",
+    "SLURM_MPI_TYPE",
+    "SLURM_OPEN_MODE",
+    "SLURM_WORKING_DIR",
+    "SLURM_MULTI_PROG",
+    "SLURM_NNODES",
 )
 
 # They would make of one run several, or of the script another program.
@@ -76,9 +64,6 @@ _INSTEAD = {
     "--array": "start one run for each",
 }
 
-# As sbatch reads a directive: further options may stand before it, and # begins a comment (sbatch(1)).
-_SIGNAL = re.compile(r"^#SBATCH[ \t][^#\n]*?--signal(?:=|[ \t])", re.MULTILINE)
-
 
 def read_version(text: str) -> tuple[int, int]:
     """Of `srun --version`: "slurm 22.05.8", "slurm-wlm 23.11.4"; (0, 0) where it is not understood."""
@@ -86,15 +71,9 @@ def read_version(text: str) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def asks_for_signal(script: str, environ: Mapping[str, str]) -> bool:
-    """Tell whether a batch script asks for a signal before its end: in a directive, or by sbatch's own variable."""
-    return bool(_SIGNAL.search(script)) or bool(environ.get("SBATCH_SIGNAL"))
-
-
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of srun: the caller's, without what asks for another kind of step."""
-    unwanted = {f"SLURM_{name}" for name in STEP_VARIABLES}
-    return {name: value for name, value in environ.items() if name not in unwanted}
+    return {name: value for name, value in environ.items() if not name.startswith(STEP_VARIABLES)}
 
 
 def knows_containers(help_text: str) -> bool:

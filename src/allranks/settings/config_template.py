@@ -1,7 +1,7 @@
 """The text that `allranks init` writes: every setting of allranks.toml with a comment.
 
-Settings found on this machine are active. The others are commented out with their default or an example, as
-`#key = value` (no space), so that removing the `#` is enough.
+A hostfile that was found here is active. All else is commented out with its default or an example, as `#key = value`
+(no space), so that removing the `#` is enough.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from ..cluster.names import show
-from ..errors import UsageError
 from ..protocol.jsontext import Json
 from .setting import PANELS, SettingRow
 from .table import SETTINGS, TARGETS
@@ -23,35 +21,28 @@ _TAIL = """
 #[env]
 #OMP_NUM_THREADS = "8"
 """
-_CANNOT_BE_FOUND = ("command", "ssh_options")
 
 
-def commented_config(detected: Mapping[str, str]) -> str:
-    """Write the file's text; `detected` maps settings (`hosts`, `nproc`, `local`, …) to the values detected."""
-    values = {key.replace("_", "-"): value for key, value in detected.items()}
-    target = "local" if "local" in values else "hosts"
+def commented_config(hosts: str = "") -> str:
+    """Write the file's text; `hosts` is the hostfile that was found here."""
     lines = [_HEAD]
     for panel in PANELS:
         lines.append(f"\n# {panel}\n")
-        for row in _rows(panel, target):
-            lines.append(_line(row, values))
-    if values:
-        raise UsageError(f"init: {', '.join(sorted(values))} is not a setting of allranks.toml")
+        lines += [_line(row, hosts) for row in _rows(panel)]
     return "".join(lines) + _TAIL
 
 
-def _rows(panel: str, target: str) -> Iterator[SettingRow]:
+def _rows(panel: str) -> Iterator[SettingRow]:
     """Yield the settings of a panel with one target: a file cannot have two."""
     for row in SETTINGS.values():
-        other_target = row.name in TARGETS and row.name not in (target, "slurm")
+        other_target = row.name in TARGETS and row.name not in ("hosts", "slurm")
         if row.panel == panel and row.in_file and row.name != "env" and not other_target:
             yield row
 
 
-def _line(row: SettingRow, values: dict[str, str]) -> str:
-    """One line; takes the value that it writes out of `values`."""
-    if row.key in values:
-        return f"{row.key} = {_found_value(row, values.pop(row.key))}  # {row.help} (found)\n"
+def _line(row: SettingRow, hosts: str) -> str:
+    if row.name == "hosts" and hosts:
+        return f"hosts = {toml_value(hosts)}  # {row.help} (found)\n"
     return f"#{row.key} = {row.example or _toml(row)}  # {row.help}\n"
 
 
@@ -59,18 +50,6 @@ def _toml(row: SettingRow) -> str:
     if isinstance(row.default, bool) or (isinstance(row.default, int) and row.parser.write is str):
         return toml_value(row.default)
     return toml_value(row.shown_default)
-
-
-def _found_value(row: SettingRow, text: str) -> str:
-    """Write a detected value as TOML, if the setting takes it."""
-    if row.name in _CANNOT_BE_FOUND:
-        raise UsageError(f"init cannot write a found value for {row.key}")
-    try:
-        value = row.parser.read(text)
-        text.encode("utf-8")
-    except ValueError as error:
-        raise UsageError(f"init: {row.option} has {show(text)}, set {error}") from None
-    return toml_value(value if isinstance(value, int) else text)
 
 
 def toml_value(value: Json) -> str:

@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..protocol.command_words import read_command
 from .frameworks import started_by
 from .scripts import starter_of
-from .tools import Tool, read_tool
+from .tools import read_tool
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 # Starts the interpreter of the environment that the wrapper enters, in the place of the one found outside.
@@ -103,13 +103,10 @@ class Peeled:
         named = tool.python if tool is not None else read_command(self.command).python
         is_python = tool is not None or read_command(self.command).kind != "program"
         by_path = python is not None or "/" in (named or "")
-        if self.enters and is_python and not by_path and launcher != "command" and not _is_colossalai(tool):
+        is_colossalai = tool is not None and tool.name == "colossalai"  # is started through a shell of its own
+        if self.enters and is_python and not by_path and launcher != "command" and not is_colossalai:
             return shlex.join([*self.wrap, "/bin/sh", "-c", INNER_PYTHON, "sh"])
         return shlex.join(self.wrap)
-
-
-def _is_colossalai(tool: Tool | None) -> bool:
-    return tool is not None and tool.name == "colossalai"  # is started through a shell of its own
 
 
 def peel(command: Sequence[str], by_itself: bool = False) -> Peeled:

@@ -184,31 +184,10 @@ def test_a_short_kill_wait_is_said_with_what_helps_there(
     monkeypatch: pytest.MonkeyPatch, where: Allocation, says: list[str], says_not: list[str]
 ) -> None:
     monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
-    monkeypatch.setattr(inside_module.jobs, "batch_script", lambda job: "#!/bin/sh\n#SBATCH -N2 # --signal=USR1\n")
     (note,) = Inside(Any, where, stop_grace=30.0).remarks()
     assert "6 s" in note and all(text in note for text in says), note
     assert not any(text in note for text in says_not), note
     assert Inside(Any, where, stop_grace=4.0).remarks() == []
-
-
-@pytest.mark.parametrize(
-    ("script", "variables"),
-    [
-        ("#!/bin/sh\n#SBATCH --signal=B:XCPU@60\nexec allranks run train.py\n", {}),
-        ("#!/bin/sh\n#SBATCH -N2 --signal USR1@60\nexec allranks run train.py\n", {}),
-        ("#!/bin/sh\nexec allranks run train.py\n", {"SBATCH_SIGNAL": "B:XCPU@60"}),
-    ],
-    ids=["directive", "directive of several options", "variable"],
-)
-def test_a_script_that_has_a_signal_is_not_asked_for_one(
-    monkeypatch: pytest.MonkeyPatch, script: str, variables: dict[str, str]
-) -> None:
-    monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
-    monkeypatch.setattr(inside_module.jobs, "batch_script", lambda job: script)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    (note,) = Inside(Any, allocation(), stop_grace=30.0).remarks()
-    assert "scancel leaves" in note and "--signal" not in note and "time limit" not in note
 
 
 @pytest.mark.parametrize(

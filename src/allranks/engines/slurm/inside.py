@@ -31,7 +31,7 @@ from allranks.errors import NodeError, UsageError
 from allranks.findings import Finding
 from allranks.gang.transport import NodeReach, TimeLeft, Transport
 from allranks.plan.render.slurm import run_suffix, warning
-from allranks.plan.slurm_commands import WARNING_SIGNAL, asks_for_signal
+from allranks.plan.slurm_commands import WARNING_SIGNAL
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document
 from allranks.runs.regular import read_end
@@ -103,16 +103,9 @@ class Inside(NodeReach):
         if wait is None or self._stop_grace <= wait - MARGIN:
             return []
         seconds = f"ranks {wait} s to save (Slurm's KillWait), not the {self._stop_grace:g} s of --stop-grace"
-        short = f"leaves {seconds}"
-        both = f"scancel and the time limit leave {seconds}"
-        origin = self._advice.origin
-        if origin is Origin.ALLRANKS:
-            return [f"scancel {short}. `allranks stop` gives them all of it"]
-        if origin is Origin.SCRIPT and asks_for_signal(jobs.batch_script(self.allocation.job), os.environ):
-            return [f"scancel {short}. `allranks stop` gives them all of it"]
-        if origin is Origin.SCRIPT:
-            return [f"{both}. {self._advice.warning}"]
-        return [f"{both}. With `salloc --signal=USR1@60` ranks get SIGUSR1 before the limit"]
+        if self._advice.origin is Origin.ALLRANKS:
+            return [f"scancel leaves {seconds}. `allranks stop` gives them all of it"]
+        return [f"scancel, and a time limit without --signal, leave {seconds}. {self._advice.warning}"]
 
     def warned(self) -> None:
         """Note that Slurm has announced the end."""

@@ -73,17 +73,6 @@ def look(job: str) -> SlurmJob | None:
     return account(job)
 
 
-def batch_script(job: str) -> str:
-    """Return the script of a job of ours; empty where Slurm does not give it out."""
-    try:
-        done = _call(["scontrol", "write", "batch_script", job, "-"])
-    except (SlurmError, UsageError):
-        return ""
-    if done.returncode == 0:
-        return done.stdout
-    return ""
-
-
 def account(job: str) -> SlurmJob | None:
     """Read the job in Slurm's accounting; None without accounting."""
     if shutil.which("sacct") is None:

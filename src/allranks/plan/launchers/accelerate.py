@@ -13,16 +13,11 @@ from allranks.settings.tools import Tool
 
 from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
-from .node_launcher import agent, has_gpu, interpreter, through
-from .training_command import kept_options, launched_by, no_python, read_training
+from .node_launcher import agent, has_gpu, launcher_argv
+from .training_command import launched_by
 
+# Options that allranks sets or has no use for, beside those that say who the nodes are.
 OURS = (
-    "num_machines",
-    "num_processes",
-    "machine_rank",
-    "main_process_ip",
-    "main_process_port",
-    "rdzv_backend",
     "rdzv_conf",
     "same_network",
     "max_restarts",
@@ -37,24 +32,11 @@ SINGLE = ("", "NO", "MULTI_CPU")  # distributed_type of a configuration that sta
 
 def accelerate(launch: NodeLaunch) -> list[PlannedProcess]:
     """One agent a node; it starts the node's ranks."""
-    words = read_training(launch.spec)
     tool = launched_by(launch.spec)
-    config = configured(launch.facts)
     mode = ("--multi_gpu",) if launch.world_size > 1 and needs_mode(tool, launch.facts) else ()
-    argv = (
-        interpreter(words, launch.facts),
-        *words.flags,
-        "-m",
-        "accelerate.commands.launch",
-        *kept_options(launch.spec, OURS),
-        *mode,
-        *arguments(launch.node, launch.attempt),
-        *no_python(words),
-        *through(words, launch.place),
-    )
-    on_cpu = not has_gpu(launch.facts) and not uses_deepspeed(tool, config)
-    env = {"ACCELERATE_USE_CPU": "true"} if on_cpu or wants_cpu(tool, config) else {}
-    return [agent(launch, argv, env)]
+    options = (*mode, *arguments(launch.node, launch.attempt))
+    env = {"ACCELERATE_USE_CPU": "true"} if on_cpu(tool, launch.facts) else {}
+    return [agent(launch, launcher_argv(launch, "accelerate.commands.launch", options, OURS), env)]
 
 
 def arguments(node: NodePlan, attempt: Attempt) -> tuple[str, ...]:
@@ -90,11 +72,10 @@ def needs_mode(tool: Tool | None, facts: NodeFacts) -> bool:
     return tool is None or not tool.has("config_file") or tool.has("cpu")
 
 
-def uses_deepspeed(tool: Tool | None, config: AccelerateConfig) -> bool:
-    """DeepSpeed chooses its device by itself."""
-    return bool(tool and tool.has("use_deepspeed")) or config.distributed_type == "DEEPSPEED"
-
-
-def wants_cpu(tool: Tool | None, config: AccelerateConfig) -> bool:
-    """Whether --cpu or use_cpu is set."""
-    return bool(tool and tool.has("cpu")) or str(config.use_cpu).lower() == "true"
+def on_cpu(tool: Tool | None, facts: NodeFacts) -> bool:
+    """Whether ranks run on CPUs: as --cpu or use_cpu says, else without GPUs. DeepSpeed chooses by itself."""
+    config = configured(facts)
+    if (tool is not None and tool.has("cpu")) or str(config.use_cpu).lower() == "true":
+        return True
+    by_deepspeed = (tool is not None and tool.has("use_deepspeed")) or config.distributed_type == "DEEPSPEED"
+    return not has_gpu(facts) and not by_deepspeed

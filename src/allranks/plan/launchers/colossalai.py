@@ -16,19 +16,8 @@ from ..ranks import Attempt, NodePlan
 from .node_launcher import agent, interpreter, through
 from .training_command import kept_options, launched_by, read_training
 
-OURS = (
-    "H",
-    "host",
-    "hostfile",
-    "include",
-    "exclude",
-    "num_nodes",
-    "nproc_per_node",
-    "master_port",
-    "master_addr",
-    "ssh_port",
-    "extra_launch_args",
-)
+# Options that allranks sets or has no use for, beside those that say who the nodes are.
+OURS = ("H", "ssh_port", "extra_launch_args")
 WITH_PATH = 'PATH="${0%/*}:$PATH" exec "$0" "$@"'
 
 

@@ -7,22 +7,14 @@ from __future__ import annotations
 
 from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
-from .node_launcher import agent, interpreter, through
-from .training_command import kept_options, no_python, read_training
+from .node_launcher import agent, launcher_argv
 
+# Options that allranks sets or has no use for, beside those that say who the nodes are.
 OURS = (
     "H",
-    "hostfile",
     "i",
-    "include",
     "e",
-    "exclude",
-    "num_nodes",
-    "num_gpus",
     "num_accelerators",
-    "master_port",
-    "master_addr",
-    "node_rank",
     "launcher",
     "launcher_args",
     "no_ssh",
@@ -34,18 +26,8 @@ OURS = (
 
 def deepspeed(launch: NodeLaunch) -> list[PlannedProcess]:
     """One launcher a node; it starts the node's ranks."""
-    words = read_training(launch.spec)
     path = f"{launch.place.node_dir}/deepspeed_hostfile"
-    argv = (
-        interpreter(words, launch.facts),
-        *words.flags,
-        "-m",
-        "deepspeed.launcher.runner",
-        *kept_options(launch.spec, OURS),
-        *arguments(launch.node, launch.attempt, path),
-        *no_python(words),
-        *through(words, launch.place),
-    )
+    argv = launcher_argv(launch, "deepspeed.launcher.runner", arguments(launch.node, launch.attempt, path), OURS)
     return [agent(launch, argv, files={path: hostfile(launch.world_size, launch.node)})]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from allranks.protocol import node_names as names
 from allranks.protocol.command_words import Words, read_command
@@ -11,7 +11,7 @@ from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings.tools import read_tool
 
 from ..environment import NodeLaunch, Place, PlannedProcess
-from .training_command import behind, python_argv
+from .training_command import behind, kept_options, no_python, python_argv, read_training
 
 
 def agent(
@@ -56,6 +56,27 @@ def _environment_for_ranks(launch: NodeLaunch) -> dict[str, str]:
         names.FIRST_RANK: str(launch.node.first_rank),
         names.RANK_FILES: "|".join(f"{name}={path}" for name, path in of_each.items()),
     }
+
+
+def launcher_argv(
+    launch: NodeLaunch,
+    module: str,
+    options: Sequence[str],
+    left_out: Sequence[str],
+    no_python_option: str = "--no_python",
+) -> tuple[str, ...]:
+    """Give the words of a launcher, a module of Python, with `options` behind the user's own."""
+    words = read_training(launch.spec)
+    return (
+        interpreter(words, launch.facts),
+        *words.flags,
+        "-m",
+        module,
+        *kept_options(launch.spec, left_out),
+        *options,
+        *no_python(words, no_python_option),
+        *through(words, launch.place),
+    )
 
 
 def through(words: Words, place: Place) -> tuple[str, ...]:

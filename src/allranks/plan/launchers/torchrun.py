@@ -13,18 +13,11 @@ from allranks.settings import RunSpec
 
 from ..environment import NodeLaunch, PlannedProcess, older_than
 from ..ranks import Attempt, NodePlan
-from .node_launcher import agent, interpreter, through
-from .training_command import kept_options, launched_by, no_python, read_training
+from .node_launcher import agent, launcher_argv
+from .training_command import launched_by
 
+# Options that allranks sets or has no use for, beside those that say who the nodes are.
 OURS = (
-    "nnodes",
-    "nproc_per_node",
-    "node_rank",
-    "rdzv_backend",
-    "rdzv_endpoint",
-    "rdzv_id",
-    "master_addr",
-    "master_port",
     "max_restarts",
     "standalone",
     "local_addr",
@@ -34,21 +27,12 @@ OURS = (
 
 def torchrun(launch: NodeLaunch) -> list[PlannedProcess]:
     """One agent a node; it starts the node's ranks."""
-    words = read_training(launch.spec)
     old = older_than(launch.facts.interpreter.torch or "", (1, 9))
-    head = [f"--{k.replace('-', '_') if old else k}={v}" for k, v in arguments(launch.node, launch.attempt).items()]
+    settings = arguments(launch.node, launch.attempt)
+    options = [f"--{name.replace('-', '_') if old else name}={value}" for name, value in settings.items()]
     module = "torch.distributed.launch" if old else "torch.distributed.run"
-    argv = (
-        interpreter(words, launch.facts),
-        *words.flags,
-        "-m",
-        module,
-        *kept_options(launch.spec, (*OURS, *_of_launch_alone(launch.spec, old))),
-        *head,
-        *no_python(words, "--no-python"),
-        *through(words, launch.place),
-    )
-    return [agent(launch, argv)]
+    left_out = (*OURS, *_of_launch_alone(launch.spec, old))
+    return [agent(launch, launcher_argv(launch, module, options, left_out, "--no-python"))]
 
 
 def _of_launch_alone(spec: RunSpec, old: bool) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from allranks.errors import UsageError
 
 from ..launchers.accelerate import OURS
-from ..launchers.training_command import kept_options, launched_by, no_python, read_training
+from ..launchers.training_command import launched_by
 from ..ranks import NodePlan
 from .request import Rendered, RenderRequest, script_name
-from .shell import TITLE, Here, python_words, script
+from .shell import Here, script
 
 BASE = """compute_environment: LOCAL_MACHINE
 debug: false
@@ -32,7 +32,8 @@ def accelerate(request: RenderRequest) -> Rendered:
         name = script_name(node)
         config = name.removesuffix(".sh") + ".yaml"
         files[config] = _config(request, node)
-        files[name] = _script(request, node, config)
+        options = ["--config_file", Here(config)]
+        files[name] = script(request, node, "accelerate.commands.launch", options, (*OURS, "config_file"))
     return files
 
 
@@ -66,17 +67,3 @@ def _base(request: RenderRequest) -> str:
 def _text(word: str) -> str:
     """Quote a YAML text: an address such as ::1 is none of YAML's other things."""
     return "'" + word.replace("'", "''") + "'"
-
-
-def _script(request: RenderRequest, node: NodePlan, config: str) -> str:
-    words = read_training(request.spec)
-    argv = [
-        *python_words(request, words),
-        "-m",
-        "accelerate.commands.launch",
-        *kept_options(request.spec, (*OURS, "config_file")),
-        "--config_file",
-        Here(config),
-        *no_python(words),
-    ]
-    return script(request, TITLE.format(node.node.name), argv, words.program)

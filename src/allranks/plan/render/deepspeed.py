@@ -14,10 +14,9 @@ from allranks.text import join_words
 
 from ..launchers.config_keys import launcher_settings
 from ..launchers.deepspeed import OURS, arguments
-from ..launchers.training_command import kept_options, no_python, read_training
-from ..ranks import NodePlan
+from ..launchers.training_command import read_training
 from .request import Rendered, RenderRequest, script_name
-from .shell import TITLE, Here, python_words, script
+from .shell import Here, script
 
 HOSTFILE = "hostfile"
 OWN = "ds_config.json"
@@ -42,8 +41,13 @@ def deepspeed(request: RenderRequest) -> Rendered:
     if not named:
         sizes = {_TRAIN: request.plan.world_size, _MICRO: 1, _STEPS: 1}
         files[OWN] = _written({**sizes, "zero_optimization": {"stage": 1}})
+    program = _beside(read_training(request.spec).program, named)
+    lines = () if named else (_NOTE,)
     for node in request.plan.nodes:
-        files[script_name(node)] = _script(request, node, named)
+        options = [Here(w) if w == HOSTFILE else w for w in arguments(node, request.attempt, HOSTFILE)]
+        files[script_name(node)] = script(
+            request, node, "deepspeed.launcher.runner", options, OURS, program=program, lines=lines
+        )
     return files
 
 
@@ -69,20 +73,6 @@ def _fitting(path: str, text: str, world: int) -> str:
 
 def _written(config: dict[str, object]) -> str:
     return json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-
-
-def _script(request: RenderRequest, node: NodePlan, named: dict[str, str]) -> str:
-    words = read_training(request.spec)
-    ours = [Here(w) if w == HOSTFILE else w for w in arguments(node, request.attempt, HOSTFILE)]
-    argv = [
-        *python_words(request, words),
-        "-m",
-        "deepspeed.launcher.runner",
-        *kept_options(request.spec, OURS),
-        *ours,
-        *no_python(words),
-    ]
-    return script(request, TITLE.format(node.node.name), argv, _beside(words.program, named), () if named else (_NOTE,))
 
 
 def _beside(program: Sequence[str], named: dict[str, str]) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from allranks.protocol.command_words import Words
 from allranks.settings.secrets import is_secret_name
 
+from ..launchers.training_command import kept_options, no_python, read_training
+from ..ranks import NodePlan
 from .request import RenderRequest
 
 # As agent/prelude.py tells them apart; here the status of a file that it sources counts, whatever it comes from.
@@ -21,7 +22,6 @@ then
 fi' ERR
 %s
 trap - ERR"""
-TITLE = "{}: start this here, and the other nodes' scripts there, in any order"
 
 
 class Here(str):
@@ -29,23 +29,39 @@ class Here(str):
 
 
 def script(
-    request: RenderRequest, title: str, launcher: Sequence[str], program: Sequence[str], lines: Sequence[str] = ()
+    request: RenderRequest,
+    node: NodePlan,
+    module: str,
+    options: Sequence[str],
+    left_out: Sequence[str],
+    no_python_option: str = "--no_python",
+    program: Sequence[str] | None = None,
+    lines: Sequence[str] = (),
 ) -> str:
-    """Write a script for one node: `lines` come before the command."""
+    """Write the script of a node that starts a launcher, a module of Python, with `options` behind the user's own.
+
+    `program` stands in the place of the command's, and `lines` before the command.
+    """
     spec = request.spec
-    wrapped = [*shlex.split(spec.launch.wrap or ""), *launcher]
-    parts = ["#!/bin/bash", f"# {title}"]
+    words = read_training(spec)
+    launcher = [
+        *shlex.split(spec.launch.wrap or ""),
+        spec.launch.python or words.python or "python3",
+        *words.flags,
+        "-m",
+        module,
+        *kept_options(spec, left_out),
+        *options,
+        *no_python(words, no_python_option),
+    ]
+    program = words.program if program is None else program
+    parts = ["#!/bin/bash", f"# {node.node.name}: start this here, and the other nodes' scripts there, in any order"]
     parts += [PRELUDE % spec.launch.prelude.rstrip("\n")] if spec.launch.prelude else []
     parts.append("set -e")
     if any(isinstance(word, Here) for word in (*launcher, *program)):
         parts.append('here="$(cd "$(dirname "$0")" && pwd)"')
     parts += [f"cd {shlex.quote(spec.launch.workdir or request.workdir)}", *exports(request), *lines]
-    return "\n".join([*parts, f"exec {by_option(wrapped)} \\\n  {shown(program)}"]) + "\n"
-
-
-def python_words(request: RenderRequest, words: Words) -> list[str]:
-    """Make the training interpreter's words, with the flags that the user gave it."""
-    return [request.spec.launch.python or words.python or "python3", *words.flags]
+    return "\n".join([*parts, f"exec {by_option(launcher)} \\\n  {shown(program)}"]) + "\n"
 
 
 def exports(request: RenderRequest) -> list[str]:
