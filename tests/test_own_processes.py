@@ -55,7 +55,6 @@ WRITES = {
     "data/probe.py": "the rank itself, in its node directory",
     "data/virtual.py": "a playing rank, in a directory of mkdtemp",
     "engines/joinsecret.py": "O_EXCL and O_NOFOLLOW",
-    "engines/joined.py": "/dev/termination-log of a pod, a mount of one file: it is written in place",
     "engines/slurm/step.py": "tempfile, and a memfd",
     "engines/zipapp.py": "below a directory of mkdtemp, and `make dist`",
     "fabric/ranks/printing.py": "the rank itself: its file of metrics",

@@ -8,7 +8,6 @@ where the manifest mounts them; `NAME-I.NAME` resolves as the headless Service w
 from __future__ import annotations
 
 import base64
-import json
 import os
 import signal
 import subprocess
@@ -97,7 +96,6 @@ class Pods:
         """The container's own variables, and those that Kubernetes sets in every pod."""
         template = self.templates()[index]
         own = {e["name"]: expanded(e["value"], {}) for e in template["containers"][0]["env"] if "value" in e}
-        own["ALLRANKS_TERMINATION_LOG"] = str(self.place / f"termination-{index}")
         every = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443",
                  "KUBERNETES_PORT": "tcp://10.96.0.1:443", "HOSTNAME": self.host(index).name}  # fmt: skip
         indexed = {} if "hostname" in template else {"JOB_COMPLETION_INDEX": str(self._indexed()[index][2])}
@@ -150,13 +148,6 @@ class Pods:
         chosen = indexes or tuple(sorted(self.processes))
         wait_until(lambda: all(self.processes[i].poll() is not None for i in chosen), 2 * BOUND, "the pods end")
         return [int(self.processes[i].returncode) for i in chosen]
-
-    def termination(self, index: int) -> Document:
-        """What a pod left for `kubectl describe`."""
-        text = (self.place / f"termination-{index}").read_text()
-        assert len(text.encode()) <= 4096
-        found: Document = json.loads(text)
-        return found
 
     def first(self, index: int) -> int:
         """The machine's pid of a pod's first process."""

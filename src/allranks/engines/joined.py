@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import time
 from collections import Counter
@@ -36,12 +35,12 @@ from allranks.gang.session import Session, environments
 from allranks.gang.transport import NodeReach
 from allranks.plan.network import never_reached
 from allranks.plan.own_orders import NodeArguments
-from allranks.protocol.codec import document_line, encode, omit_none
+from allranks.protocol.codec import document_line, omit_none
 from allranks.protocol.orders import Order, terms_alone
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.run_facts import RunStart, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document, NamedNode, ResultDocument, RunDocument
+from allranks.runs.documents import NamedNode, ResultDocument, RunDocument
 from allranks.runs.opening import write_opening
 from allranks.runs.questions import socket_name
 from allranks.runs.result import least_result, write_result
@@ -63,9 +62,6 @@ from .signals import SignalWatch
 OTHER_FIRST = ("staged", "pairs")  # suites whose groups may have another first node than node 0
 VERDICT_CONFIDENCE = 0.9
 LABEL = "join"  # before what a node says of the meeting
-TERMINATION_LOG = "ALLRANKS_TERMINATION_LOG"
-TERMINATION_FIELDS = ("cause", "message", "remedy", "where", "victims")
-TERMINATION_LIMIT = 4096  # bytes
 
 
 class Meeting:
@@ -139,7 +135,6 @@ class Meeting:
         verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE)
         result = least_result(run, code, verdict, [finding])
         write_result(run, result, code in (CTRL_C, TERMINATED))
-        _terminate(verdict, finding.message)
         return NotStarted(run, result)
 
     # -- the nodes that came -------------------------------------------------------------------------
@@ -301,24 +296,6 @@ def end_sentence(result: ResultDocument) -> str:
     return "done" if result.exit == 0 else f"ended with code {result.exit}"
 
 
-def write_termination(path: str, verdict: Verdict | None, message: str) -> None:
-    """Write Kubernetes' termination message: at most 4096 bytes, so evidence and runners-up stay out of it."""
-    document: Document = {"message": message}
-    if verdict is not None:
-        whole = encode(verdict)
-        document = {name: whole.get(name) for name in TERMINATION_FIELDS}
-        if len(_as_bytes(document)) > TERMINATION_LIMIT:
-            document = {"cause": verdict.cause, "message": verdict.finding.message or message}
-    while len(_as_bytes(document)) > TERMINATION_LIMIT:
-        document["message"] = document["message"][: len(document["message"]) * 3 // 4]
-    with contextlib.suppress(OSError), open(path, "wb") as file:
-        file.write(_as_bytes(document))
-
-
-def _as_bytes(document: Document) -> bytes:
-    return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
-
-
 @dataclasses.dataclass(frozen=True)
 class NodeResult(ResultDocument):
     """How a run ended, as a node that is not the first knows it: what node 0 said, or a `verdict` of its own."""
@@ -415,9 +392,7 @@ class CoordinatedRun(ControlledRun):
         with self._meeting.failure_is_sent():
             result = super().follow(asks)
         ended = result or ResultDocument()
-        message = end_sentence(ended)
-        _terminate(ended.verdict, message)
-        self._meeting.finish(ended.exit, message)
+        self._meeting.finish(ended.exit, end_sentence(ended))
         return result
 
 
@@ -457,7 +432,6 @@ class JoinedNode:
             say(outcome.message)
             verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE)
             result = NodeResult(exit=outcome.exit, message=finding.message, verdict=verdict)
-        _terminate(result.verdict, result.message)
         return result
 
     def linger(self, result: ResultDocument) -> None:
@@ -486,12 +460,6 @@ def _own_role(spec: RunSpec) -> tuple[str, RunSpec]:
         if rank in places:
             return role.name, spec_of(spec, role).changed(node_rank=places.index(rank), nodes=len(places))
     return "", spec
-
-
-def _terminate(verdict: Verdict | None, message: str) -> None:
-    path = os.environ.get(TERMINATION_LOG)
-    if path:
-        write_termination(path, verdict, message)
 
 
 class Join(Hosts):

@@ -4,7 +4,6 @@ ALLRANKS_GOLDEN=write writes the golden files again; look at the difference befo
 """
 
 import base64
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -28,11 +27,10 @@ from allranks.plan.render.pod_spec import (
     grace_seconds,
     laid_over,
     object_name,
-    pod_template,
     rendered_name,
     secret_names,
 )
-from allranks.plan.render.podsettings import CONTAINER_FIELDS, POD_FIELDS, PodSettings
+from allranks.plan.render.podsettings import CONTAINER_FIELDS, POD_FIELDS
 from allranks.plan.render.yamltext import read_yaml, yaml_text
 from allranks.settings import RunSpec
 from allranks.settings.layers import resolve
@@ -332,11 +330,6 @@ def test_any_name_becomes_one_that_kubernetes_takes(name: str) -> None:
     assert 0 < len(found) <= 40
     assert found[0].isalpha() and found[-1].isalnum()
     assert all(c.isascii() and (c.islower() or c.isdigit() or c == "-") for c in found)
-
-
-def test_a_template_without_settings_is_as_it_was() -> None:
-    job = PodJob(PLAIN, "demo", b"")
-    assert pod_template(job, "m") == pod_template(dataclasses.replace(job, settings=PodSettings()), "m")
 
 
 def test_a_pod_is_started_with_what_join_takes() -> None:

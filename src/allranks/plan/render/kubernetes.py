@@ -12,11 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 from allranks.errors import UsageError
 from allranks.exitcodes import CHECK_FAILED, HANG, INTERNAL, PROGRAM_FAILED, USAGE
-from allranks.plan.render.pod_spec import Manifest, Metadata
 from allranks.settings import RunSpec
 from allranks.settings.roles import as_toml, deal, refuse_sharing
 
-from .pod_spec import ARCHIVE, CONTAINER, ROLES, RUN_LABEL, PodJob, grace_seconds, pod_template, rendered_name
+from .pod_spec import (
+    ARCHIVE,
+    CONTAINER,
+    ROLES,
+    RUN_LABEL,
+    PodJob,
+    grace_seconds,
+    manifest,
+    pod_spec,
+    rendered_name,
+)
 from .podsettings import KUEUE, QUEUE, PodSettings, read_pod_settings
 from .request import Rendered, RenderRequest
 from .yamltext import Document, yaml_text
@@ -76,7 +85,7 @@ def _head(job: PodJob) -> list[str]:
 def manifests(job: PodJob) -> list[Document]:
     """All objects but the Secrets, in the order in which to make them."""
     refuse_sharing(job.spec, "a pod")
-    return [manifest.document() for manifest in KINDS[job.spec.cloud.kind](job)]
+    return KINDS[job.spec.cloud.kind](job)
 
 
 def master_name(job: PodJob) -> str:
@@ -101,8 +110,7 @@ def _groups(job: PodJob) -> dict[str, list[int]]:
 
 def secret_manifest(job: PodJob, name: str, values: dict[str, str]) -> Document:
     """Make a Secret: `run --k8s` creates it, and a rendered file asks the user to."""
-    body: Document = {"type": "Opaque", "stringData": values}
-    return Manifest("v1", "Secret", job.metadata(name), body).document()
+    return manifest("v1", "Secret", job.metadata(name), type="Opaque", stringData=values)
 
 
 # -- who may do it -------------------------------------------------------------------------------------
@@ -125,10 +133,12 @@ def role(job: PodJob) -> Document:
     owners = [{**owner, "verbs": ["create", "list", "delete"]}] if owner is not None else []
     made = ["create"] if owner is None else []  # else the owner's controller makes the pods
     pods = {"apiGroups": [""], "resources": ["pods"], "verbs": [*made, "get", "list", "delete"]}
-    labels = {"app.kubernetes.io/managed-by": "allranks"}
-    metadata = Metadata(f"allranks-{job.spec.cloud.kind}", job.spec.cloud.namespace, labels)
+    metadata: Document = {"name": f"allranks-{job.spec.cloud.kind}"}
+    if job.spec.cloud.namespace:
+        metadata["namespace"] = job.spec.cloud.namespace
+    metadata["labels"] = {"app.kubernetes.io/managed-by": "allranks"}
     rules = [*owners, _PARTS, pods, _LOGS, _EVENTS]
-    return Manifest("rbac.authorization.k8s.io/v1", "Role", metadata, {"rules": rules}).document()
+    return manifest("rbac.authorization.k8s.io/v1", "Role", metadata, rules=rules)
 
 
 def _space(job: PodJob) -> str:
@@ -150,41 +160,40 @@ def _role_head(job: PodJob) -> list[str]:
 # -- kinds ---------------------------------------------------------------------------------------------
 
 
-def _indexed(job: PodJob) -> list[Manifest]:
+def _indexed(job: PodJob) -> list[Document]:
     spec = {"ttlSecondsAfterFinished": KEEP_SECONDS, **_job_spec(job, job.spec.recovery.retries * job.nodes)}
-    return [_service(job), _archive(job), Manifest("batch/v1", "Job", job.owner_metadata, {"spec": spec})]
+    return [_service(job), _archive(job), manifest("batch/v1", "Job", job.owner_metadata, spec=spec)]
 
 
-def _jobset(job: PodJob) -> list[Manifest]:
+def _jobset(job: PodJob) -> list[Document]:
     spec = {"ttlSecondsAfterFinished": KEEP_SECONDS, **_jobset_spec(job)}
-    return [_archive(job), Manifest("jobset.x-k8s.io/v1alpha2", "JobSet", job.owner_metadata, {"spec": spec})]
+    return [_archive(job), manifest("jobset.x-k8s.io/v1alpha2", "JobSet", job.owner_metadata, spec=spec)]
 
 
-def _trainjob(job: PodJob) -> list[Manifest]:
+def _trainjob(job: PodJob) -> list[Document]:
     """Make a TrainJob with a TrainingRuntime of its own, so that no runtime that is there has to fit."""
     if job.spec.launch.roles:
         raise UsageError("--kind trainjob has one role\nhint: --kind jobset, which has a replicated job for each")
     group = "trainer.kubeflow.org"
-    metadata = job.metadata(job.name).adding({f"{group}/framework": "torch"}, {})
+    metadata = job.metadata(job.name, {f"{group}/framework": "torch"})
     runtime = {"mlPolicy": {"numNodes": job.nodes}, "template": {"spec": _jobset_spec(job)}}
     reference = {"apiGroup": group, "kind": "TrainingRuntime", "name": job.name}
     train = {"runtimeRef": reference, "trainer": {"numNodes": job.nodes}}
     return [
         _archive(job),
-        Manifest(f"{group}/v1alpha1", "TrainingRuntime", metadata, {"spec": runtime}),
-        Manifest(f"{group}/v1alpha1", "TrainJob", job.owner_metadata, {"spec": train}),
+        manifest(f"{group}/v1alpha1", "TrainingRuntime", metadata, spec=runtime),
+        manifest(f"{group}/v1alpha1", "TrainJob", job.owner_metadata, spec=train),
     ]
 
 
-def _pods(job: PodJob) -> list[Manifest]:
+def _pods(job: PodJob) -> list[Document]:
     objects = [_service(job), _archive(job)]
     group_labels, group_annotations = _pod_group(job)
+    labels = {**job.settings.pod_labels, **job.settings.labels, **group_labels}
+    annotations = {**job.settings.pod_annotations, **job.settings.annotations, **group_annotations}
     for rank in range(job.nodes):
-        template = pod_template(job, master_name(job), rank)
-        metadata = job.metadata(f"{job.name}-{rank}").adding(template.metadata.labels, template.metadata.annotations)
-        metadata = metadata.adding(job.settings.labels, job.settings.annotations)
-        metadata = metadata.adding(group_labels, group_annotations)
-        objects.append(Manifest("v1", "Pod", metadata, {"spec": {**job.deadline, **template.spec}}))
+        spec = {**job.deadline, **pod_spec(job, master_name(job), rank)}
+        objects.append(manifest("v1", "Pod", job.metadata(f"{job.name}-{rank}", labels, annotations), spec=spec))
     return objects
 
 
@@ -197,7 +206,7 @@ def _pod_group(job: PodJob) -> tuple[dict[str, str], dict[str, str]]:
     return {f"{KUEUE}/pod-group-name": job.name}, count
 
 
-KINDS: dict[str, Callable[[PodJob], list[Manifest]]] = {
+KINDS: dict[str, Callable[[PodJob], list[Document]]] = {
     "job": _indexed,
     "jobset": _jobset,
     "trainjob": _trainjob,
@@ -208,19 +217,19 @@ KINDS: dict[str, Callable[[PodJob], list[Manifest]]] = {
 # -- parts ---------------------------------------------------------------------------------------------
 
 
-def _service(job: PodJob) -> Manifest:
+def _service(job: PodJob) -> Document:
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {RUN_LABEL: job.name}}
-    return Manifest("v1", "Service", job.metadata(job.name), {"spec": spec})
+    return manifest("v1", "Service", job.metadata(job.name), spec=spec)
 
 
-def _archive(job: PodJob) -> Manifest:
+def _archive(job: PodJob) -> Document:
     text = base64.b64encode(job.archive).decode()
     if len(job.archive) > OBJECT_LIMIT:
         raise UsageError(f"{ARCHIVE} has {len(job.archive)} bytes, a ConfigMap holds {OBJECT_LIMIT}")
     body: Document = {"binaryData": {ARCHIVE: text}}
     if job.spec.launch.roles:
         body["data"] = {ROLES: as_toml(job.spec.launch.roles)}
-    return Manifest("v1", "ConfigMap", job.metadata(job.name), body)
+    return manifest("v1", "ConfigMap", job.metadata(job.name), **body)
 
 
 def _job_spec(job: PodJob, backoff: int, ranks: Sequence[int] | None = None) -> Document:
@@ -244,7 +253,10 @@ def _job_spec(job: PodJob, backoff: int, ranks: Sequence[int] | None = None) -> 
         "backoffLimit": backoff,
         **job.deadline,
         "podFailurePolicy": {"rules": rules},
-        "template": pod_template(job, master_name(job), first=ranks[0] if ranks else None).document(),
+        "template": {
+            "metadata": job.metadata("", job.settings.pod_labels, job.settings.pod_annotations),
+            "spec": pod_spec(job, master_name(job), first=ranks[0] if ranks else None),
+        },
     }
 
 

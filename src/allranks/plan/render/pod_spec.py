@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from allranks.cluster.schedulers import FIRST_NODE_RANK
 from allranks.errors import UsageError
@@ -18,53 +18,10 @@ from ..launchers.training_command import program_name
 from .podsettings import PodSettings
 from .yamltext import Document
 
-# -- Kubernetes objects as records, and the user's own settings laid over what a record says ---------------------------
 
-
-@dataclass(frozen=True)
-class Metadata:
-    """Of an object or of a template of pods; what is empty is left out."""
-
-    name: str = ""
-    namespace: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-
-    def adding(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Metadata:
-        """With further labels and annotations."""
-        return replace(self, labels={**self.labels, **labels}, annotations={**self.annotations, **annotations})
-
-    def document(self) -> Document:
-        """As the API takes it."""
-        fields: Document = {"name": self.name, "namespace": self.namespace}
-        entries = {"labels": dict(self.labels), "annotations": dict(self.annotations)}
-        return {key: value for key, value in {**fields, **entries}.items() if value}
-
-
-@dataclass(frozen=True)
-class Template:
-    """Of a pod: what a Job makes pods from, and what a bare pod is."""
-
-    metadata: Metadata
-    spec: Document
-
-    def document(self) -> Document:
-        """As the API takes it."""
-        return {"metadata": self.metadata.document(), "spec": self.spec}
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """An object: `body` is what stands beside kind and metadata."""
-
-    api: str
-    kind: str
-    metadata: Metadata
-    body: Document
-
-    def document(self) -> Document:
-        """As the API takes it."""
-        return {"apiVersion": self.api, "kind": self.kind, "metadata": self.metadata.document(), **self.body}
+def manifest(api: str, kind: str, metadata: Document, **body: object) -> Document:
+    """Make an object as the API takes it; `body` is what stands beside kind and metadata."""
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, **body}
 
 
 def laid_over(base: Document, top: Document, where: str) -> Document:
@@ -113,7 +70,6 @@ ROLES = "roles.toml"
 PROGRAM = "/opt/allranks"  # where the archive and the secret are mounted
 SECRET = "/opt/allranks-join"
 SCRATCH = "/tmp/allranks-runs"
-TERMINATION_LOG = "/dev/termination-log"
 AFTER_GRACE = 15  # seconds between the last SIGKILL of a rank and that of the pod: logs and the verdict travel then
 SHORTEST_GRACE = 30
 LONGEST_NAME = 40
@@ -162,14 +118,19 @@ class PodJob:
         """What all objects of the run carry."""
         return {"app.kubernetes.io/managed-by": "allranks", RUN_LABEL: self.name}
 
-    def metadata(self, name: str) -> Metadata:
-        """Of an object."""
-        return Metadata(name, self.spec.cloud.namespace, self.labels)
+    def metadata(
+        self, name: str, labels: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None
+    ) -> Document:
+        """Of an object, or without a name of a template of pods; what is empty is left out."""
+        metadata: Document = {"name": name, "namespace": self.spec.cloud.namespace if name else None}
+        metadata["labels"] = {**self.labels, **(labels or {})}
+        metadata["annotations"] = dict(annotations or {})
+        return {key: value for key, value in metadata.items() if value}
 
     @property
-    def owner_metadata(self) -> Metadata:
+    def owner_metadata(self) -> Document:
         """Of the object that a queue admits or holds: the Job, JobSet or TrainJob."""
-        return self.metadata(self.name).adding(self.settings.labels, self.settings.annotations)
+        return self.metadata(self.name, self.settings.labels, self.settings.annotations)
 
     @property
     def deadline(self) -> Document:
@@ -212,20 +173,18 @@ def object_name(name: str) -> str:
     return (kept if kept[:1].isalpha() else f"run-{kept}")[:LONGEST_NAME].strip("-")
 
 
-def pod_template(job: PodJob, master: str, rank: int | None = None, first: int | None = None) -> Template:
-    """Labels and spec of a pod. `master` is pod 0's own name; without `rank` the completion index tells the rank.
+def pod_spec(job: PodJob, master: str, rank: int | None = None, first: int | None = None) -> Document:
+    """Give the spec of a pod. `master` is pod 0's own name; without `rank` the completion index tells the rank.
 
     It counts from `first` in the replicated job of a role.
     """
-    settings = job.settings
-    metadata = Metadata(labels=job.labels).adding(settings.pod_labels, settings.pod_annotations)
     place = {} if rank is None else {"NODE_RANK": str(rank)}
     if first is not None:
         place[FIRST_NODE_RANK] = str(first)
     spec = _pod_spec(job, master, place)
     if rank is not None:
         spec["hostname"] = f"{job.name}-{rank}"
-    return Template(metadata, laid_over(spec, settings.pod, "--pod: spec"))
+    return laid_over(spec, job.settings.pod, "--pod: spec")
 
 
 def grace_seconds(spec: RunSpec) -> int:
@@ -260,7 +219,6 @@ def _container(job: PodJob, master: str, place: Mapping[str, str]) -> Document:
         "image": job.spec.cloud.image,
         "command": _command(job, master),
         "env": environment(job, place),
-        "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "allranks", "mountPath": PROGRAM, "readOnly": True},
@@ -291,8 +249,7 @@ def _command(job: PodJob, master: str) -> list[str]:
 def environment(job: PodJob, place: Mapping[str, str]) -> list[Document]:
     """List the container's variables; `place` are those that say which node it is."""
     plain = {**unforced_variables(job.spec), **job.variables, **job.spec.launch.env}
-    entries: list[Document] = [{"name": "ALLRANKS_TERMINATION_LOG", "value": TERMINATION_LOG}]
-    entries += [{"name": name, "value": value} for name, value in place.items()]
+    entries: list[Document] = [{"name": name, "value": value} for name, value in place.items()]
     entries += [{"name": k, "value": _literal(plain[k])} for k in sorted(plain) if k not in job.hidden]
     refs = [{"secretKeyRef": {"name": job.secret_env, "key": name}} for name in job.hidden]
     return entries + [{"name": n, "valueFrom": r} for n, r in zip(job.hidden, refs, strict=True)]

@@ -47,7 +47,6 @@ _OURS = {
 _OURS_IN_THE_CONTAINER = {
     "command": "it starts allranks, and the training command ends the command line",
     "args": "it starts allranks, and the training command ends the command line",
-    "terminationMessagePath": "the verdict is written there",
     "restartPolicy": "a rank that restarts alone waits for the others for ever",
 }
 KUEUE = "kueue.x-k8s.io"
