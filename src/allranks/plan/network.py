@@ -41,8 +41,12 @@ class Choice:
 
     address: str | None
     findings: tuple[Finding, ...] = ()
-    environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     interfaces: Mapping[str, InterfaceChoice] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, dict[str, str]]:
+        """Give the variables of each node that make it so."""
+        return {name: choice.env for name, choice in self.interfaces.items()}
 
 
 # -- what to try -----------------------------------------------------------------------------------
@@ -200,8 +204,7 @@ def _chosen(origins: Origins, master: str, address: str, facts: Mapping[str, Nod
         choices[name] = choose_interfaces(name, facts.get(name, _NOTHING), proof, not shared, origins)
     findings = [f for c in choices.values() for f in c.findings]
     findings += _mixed_families(choices, facts)
-    environment = {name: c.env for name, c in choices.items()}
-    return Choice(address, tuple(_once(findings) if shared else findings), environment, choices)
+    return Choice(address, tuple(_once(findings) if shared else findings), choices)
 
 
 def _once(findings: Sequence[Finding]) -> list[Finding]:

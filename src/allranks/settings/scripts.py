@@ -28,7 +28,7 @@ SUBMITTERS = {
 }
 _BEFORE_A_COMMAND = ("exec", "env", "nohup", "time", "command", "then", "do", "else", "if", "while", "!", "{", "(")
 _SEPARATORS = ";&|()"
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
 def script_of(command: Sequence[str]) -> str:
@@ -91,6 +91,6 @@ def commands_of(line: str) -> list[list[str]]:
     for word in words:
         if set(word) <= set(_SEPARATORS):
             commands.append([])
-        elif commands[-1] or not (word in _BEFORE_A_COMMAND or _ASSIGNMENT.fullmatch(word)):
+        elif commands[-1] or not (word in _BEFORE_A_COMMAND or ASSIGNMENT.fullmatch(word)):
             commands[-1].append(word)
     return [command for command in commands if command]

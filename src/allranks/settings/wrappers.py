@@ -7,7 +7,6 @@ Sources: the manual page of each, `uv run --help`, `conda run --help`, Apptainer
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,10 +15,9 @@ from typing import NamedTuple
 from ..errors import UsageError
 from ..protocol.command_words import read_command
 from .frameworks import started_by
-from .scripts import starter_of
+from .scripts import ASSIGNMENT, starter_of
 from .tools import read_tool
 
-ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 # Starts the interpreter of the environment that the wrapper enters, in the place of the one found outside.
 INNER_PYTHON = 'shift && exec "$(command -v python || command -v python3)" "$@"'
 

@@ -32,14 +32,9 @@ class SlurmError(NodeError):
     """A command of Slurm's failed; the message has its words."""
 
 
-def available() -> bool:
-    """Tell whether this machine can submit jobs."""
-    return shutil.which("sbatch") is not None
-
-
 def require() -> None:
     """Raise UsageError where Slurm's commands are not here."""
-    if not available():
+    if shutil.which("sbatch") is None:
         raise UsageError("--slurm: sbatch is not on PATH here. Run this on a login node of the cluster")
 
 
