@@ -401,11 +401,33 @@ def test_a_listener_is_found(family: socket.AddressFamily) -> None:
         assert found["state"] == "listen" and found["command"]
 
 
+def test_a_port_that_is_bound_and_not_listened_on() -> None:
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        found = encode(who_holds(sock.getsockname()[1]))
+        if found is None:
+            pytest.skip("the kernel does not show bound sockets (Linux 6.8 and newer do)")
+        assert (found["pid"], found["state"]) == (os.getpid(), "bound")
+
+
 def test_a_free_port_has_no_holder() -> None:
     with socket.socket() as sock:
         sock.bind(("", 0))
         port = sock.getsockname()[1]
     assert who_holds(port) is None
+
+
+def test_proc_says_the_same_as_sock_diag(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Any:
+        raise PermissionError("seccomp")
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        expected = who_holds(port)
+        monkeypatch.setattr(portowner, "_from_sock_diag", refuse)
+        assert who_holds(port) == expected
 
 
 def test_a_process_that_may_not_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,14 @@
-"""Who holds a TCP port on this machine, as far as this user may see: /proc/net/tcp and tcp6, and /proc/PID/fd."""
+"""Who holds a TCP port on this machine, as far as this user may see.
+
+Sockets come from sock_diag(7), which also knows sockets that are bound and do not listen (state 13,
+Linux 6.8 and newer), else from /proc/net/tcp and tcp6. The process comes from /proc/PID/fd.
+"""
 
 from __future__ import annotations
 
 import re
+import socket
+import struct
 import time
 from typing import List, Optional, Set, Tuple
 
@@ -10,6 +16,7 @@ from allranks.protocol.processes import PortOwner
 from allranks.protocol.records import NamedTuple
 
 from .files import read_link, read_text
+from .netfacts import dump
 from .processes import (
     Process,
     all_pids,
@@ -23,9 +30,12 @@ from .processes import (
 
 NODE_LOG = r"/allranks-\d+/([^/]+)/node_[^/]+/node\.log$"
 LISTEN = 10
-STATES = {1: "established", 6: "TIME_WAIT", LISTEN: "listen"}
+BOUND = (7, 13)  # asked for as TCP_BOUND_INACTIVE, answered as TCP_CLOSE
+STATES = {1: "established", 6: "TIME_WAIT", LISTEN: "listen", 7: "bound", 13: "bound"}
 SCAN_SECONDS = 1.0
 TABLE_LIMIT = 32 << 20  # bytes of /proc/net/tcp
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
 
 
 class _Socket(NamedTuple):
@@ -46,7 +56,7 @@ def who_holds(port: int) -> Optional[PortOwner]:
         return PortOwner(note="could not look: %s" % error)
     if not sockets:
         return None
-    best = min(sockets, key=lambda s: (s.state != LISTEN, s.inode == 0))
+    best = min(sockets, key=lambda s: (s.state != LISTEN, s.state not in BOUND, s.inode == 0))
     owner = PortOwner(uid=best.uid, user=user_name(best.uid), state=STATES.get(best.state, "state %d" % best.state))
     if best.inode == 0:
         return owner._replace(note="an old connection in %s, no process" % owner.state)
@@ -84,11 +94,31 @@ def _run_of_agent(pid: int) -> Optional[str]:
 
 def _sockets(port: int) -> List[_Socket]:
     sockets: List[_Socket] = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in read_text(table, TABLE_LIMIT).splitlines()[1:]:
-            words = line.split()
-            if len(words) > 9 and int(words[1].rpartition(":")[2], 16) == port:
-                sockets.append(_Socket(int(words[3], 16), int(words[7]), int(words[9])))
+    for family, table in ((socket.AF_INET, "/proc/net/tcp"), (socket.AF_INET6, "/proc/net/tcp6")):
+        try:
+            sockets += _from_sock_diag(family, port)
+        except OSError:
+            sockets += _from_proc(table, port)
+    return sockets
+
+
+def _from_sock_diag(family: int, port: int) -> List[_Socket]:
+    """One inet_diag dump (linux/inet_diag.h: inet_diag_req_v2, inet_diag_msg)."""
+    body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + bytes(48)
+    sockets: List[_Socket] = []
+    for answer in dump(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, body, _SOCK_DIAG_BY_FAMILY):
+        if struct.unpack_from(">H", answer, 4)[0] == port:
+            uid, inode = struct.unpack_from("=II", answer, 64)
+            sockets.append(_Socket(answer[1], uid, inode))
+    return sockets
+
+
+def _from_proc(path: str, port: int) -> List[_Socket]:
+    sockets: List[_Socket] = []
+    for line in read_text(path, TABLE_LIMIT).splitlines()[1:]:
+        words = line.split()
+        if len(words) > 9 and int(words[1].rpartition(":")[2], 16) == port:
+            sockets.append(_Socket(int(words[3], 16), int(words[7]), int(words[9])))
     return sockets
 
 
