@@ -206,6 +206,7 @@ def test_a_second_agent_of_a_node_goes_on_in_its_log(run):
     writer.write(0, "h1", metrics, 0, b"one\n")
     writer.begin_anew(0, "h1")
     assert writer.sizes(0, "h1") == {"1/0/0": 0}
+    assert writer.fresh_sizes(0) == {}
     writer.write(0, "h1", node_log, 0, b"new agent\n")
     writer.write(0, "h1", metrics, 0, b"two\n")
     assert run.log_path(0, "h1", *node_log).read_bytes() == b"old agent\nnew agent\n"

@@ -243,6 +243,7 @@ class LogWriter:
     def begin_anew(self, node_index: int, node_name: str) -> None:
         """Go on with another agent of a node: what it sends of a file that is there comes after what is in it."""
         self._newcomers.add(node_index)
+        self._fresh.pop(node_index, None)  # grown by what the former agent sent
         ends = self.ends.get(node_index, {})
         for stream in [stream for stream in ends if stream.kind in (*SHARED, NODE_LOG)]:
             del ends[stream]
