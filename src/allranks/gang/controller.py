@@ -8,9 +8,11 @@ over everywhere.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from allranks.cluster import Cluster
@@ -73,6 +75,8 @@ AWAKE_OR_ASLEEP = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 LOOK_EVERY = 1.0
 RANKS_A_SECOND = 8192  # of which status.json says the state: those of a larger run it has less often
 ACK_EVERY = 2.0
+SMALL = 64  # nodes, for which nothing is done more seldom
+LARGE_GARBAGE = (10_000, 10, 20)  # thresholds of the garbage collector; Python's are 700, 10 and 10
 MOST_ALIKE = 4  # values of a part of the facts with which another node's are compared
 ABANDONED = 10.0  # seconds after the grace for nodes to end their ranks where the gang itself failed
 
@@ -89,6 +93,18 @@ def status_pause(ranks: int, beat: float) -> float:
     [1.0, 1.0, 4.0, 5.0]
     """
     return min(max(LOOK_EVERY, ranks / RANKS_A_SECOND), max(LOOK_EVERY, beat))
+
+
+@contextlib.contextmanager
+def _rare_collections(nodes: int) -> Iterator[None]:
+    """Look seldom for circles of garbage among the millions of objects of a large run: nearly all of them stay."""
+    usual = gc.get_threshold()
+    if nodes > SMALL:
+        gc.set_threshold(*LARGE_GARBAGE)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 class SharedParts:
@@ -168,6 +184,10 @@ class Controller:
         """Until the last attempt has ended everywhere."""
         handle_errors(asyncio.get_running_loop(), self._crashed)
         self.links.beats.start(self._crashed, self.stop)
+        with _rare_collections(len(self.links.members)):
+            await self._run_to_the_end()
+
+    async def _run_to_the_end(self) -> None:
         try:
             if not self._attach:
                 self._act(self.gang.begin())
@@ -553,7 +573,7 @@ class Controller:
     # -- time --------------------------------------------------------------------------------------
 
     def _tick_length(self) -> float:
-        if len(self.links.members) <= 64 or self.roster.state is not State.RUNNING:
+        if len(self.links.members) <= SMALL or self.roster.state is not State.RUNNING:
             return TICK
         return 4 * TICK
 

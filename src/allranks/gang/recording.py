@@ -175,7 +175,8 @@ class Recording:
 
     def keep_stamped(self, stamped: Stamped[Fact]) -> Stamped[Fact]:
         """Write a fact, with the program's own words of an error."""
-        stamped = stamped._replace(role=self.run.role)
+        if stamped.role != self.run.role:
+            stamped = stamped._replace(role=self.run.role)
         if isinstance(stamped.fact, ExitMessage):
             save_error(self.run, self._roster.attempt, stamped.fact.rank, stamped.fact.error)
         self.run.append(stamped)

@@ -117,7 +117,7 @@ def _rank_order(launch: NodeLaunch, process: PlannedProcess) -> RankOrder:
     return RankOrder(
         rank=process.rank,
         local_rank=process.local_rank,
-        argv=(*shlex.split(spec.launch.wrap or ""), *process.argv),
+        argv=(*(shlex.split(spec.launch.wrap) if spec.launch.wrap else ()), *process.argv),
         env={**environment, **process.env},
         weak=tuple(weak_names(spec, place)),
         path_first=_programs_beside(launch, process.argv),

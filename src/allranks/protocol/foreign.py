@@ -51,9 +51,9 @@ def cut(record: Fields) -> Fields:
     """Cut the texts of a record to the length that their field may have."""
     shorter = {}
     for name, value in record._asdict().items():
-        if isinstance(value, str):
+        if isinstance(value, str) and len(value) > LONGEST.get(name, TEXT):
             shorter[name] = value[: LONGEST.get(name, TEXT)]
-    return record._replace(**shorter)
+    return record._replace(**shorter) if shorter else record
 
 
 def clean_name(name: str) -> str:
@@ -217,4 +217,6 @@ def check_report(report: ReportMessage) -> ReportMessage:
     if not report.event:
         raise DecodeError("expected an event of a rank")
     short = cut(report)
+    if not report.threads:
+        return short
     return short._replace(threads=tuple(name[:NAME] for name in report.threads[:THREADS]))

@@ -66,7 +66,7 @@ def _as_object(value: Json) -> JsonObject:
 
 def write_json(value: Json) -> bytes:
     """Write a JSON value without spaces, as UTF-8."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _WRITER.encode(value).encode()
 
 
 def _check_depth(text: str) -> None:
@@ -99,5 +99,6 @@ def _no_number(name: str) -> float:
     raise DecodeError("expected a finite number, got %s" % name)
 
 
+_WRITER = json.JSONEncoder(separators=(",", ":"))
 _STRICT = json.JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=_no_number)
 _OF_METRICS = json.JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=lambda name: None)

@@ -640,6 +640,8 @@ KINDS: Dict[str, Type[Fact]] = {
     "dropped": OutputDropped,
     "log-continued": LogContinued,
 }
+# Of each rank of a large run; they hold numbers, and names and words of ours.
+WITHOUT_TEXTS = (StartedMessage, RankEntered, RankInitialised)
 NAMES: Dict[type, str] = {kind: name for name, kind in KINDS.items()}
 # What an agent says beside what a reader of a run needs. An error file has a file of its own in the run directory.
 NOT_KEPT: Dict[type, Tuple[str, ...]] = {

@@ -115,7 +115,7 @@ class RunDirectory:
         self.write_failure = ""
         self.events_written = 0  # bytes, of this process
         self._events = str(path / "events.jsonl")
-        self._held: list[tuple[str, Document]] = []  # lines that are not written yet, with what they say
+        self._held: list[tuple[str, Document | None]] = []  # lines that are not written yet, with what is searched
         self._holds = False
         self._torn = False  # the last event was cut short by a full disk
         self._ask_engine = lives or _no_engine
@@ -307,16 +307,19 @@ class RunDirectory:
 
     def append(self, stamped: Stamped[Fact]) -> None:
         """Write a fact down; a full disk is kept in `write_failure`, never raised."""
-        from allranks.protocol.run_facts import write_line  # late, as in read_facts
+        from allranks.protocol.run_facts import WITHOUT_TEXTS, write_line  # late, as in read_facts
 
-        self.append_line(write_line(stamped))
+        self.append_line(write_line(stamped), has_texts=type(stamped.fact) not in WITHOUT_TEXTS)
 
-    def append_line(self, event: Document) -> None:
-        """Write one line of events.jsonl; a full disk is kept in `write_failure`, never raised."""
+    def append_line(self, event: Document, has_texts: bool = True) -> None:
+        """Write one line of events.jsonl; a full disk is kept in `write_failure`, never raised.
+
+        One without texts, but for names and words of ours, is not searched for secrets.
+        """
         document = {"schema": SCHEMA, **event}
         text = json.dumps(document)
         self.events_written += len(text) + 1
-        self._held.append((text, document))
+        self._held.append((text, document if has_texts else None))
         if not self._holds:
             self.write_events()
 
@@ -335,9 +338,9 @@ class RunDirectory:
         if not self._held:
             return
         held, self._held = self._held, []
+        if _may_hold("\n".join([text for text, document in held if document is not None])):
+            held = [(text if one is None else _without_secrets(one, json.dumps), None) for text, one in held]
         lines = "\n".join([text for text, _ in held])
-        if _may_hold(lines):
-            lines = "\n".join([_without_secrets(document, json.dumps) for _, document in held])
         data = (b"\n" if self._torn else b"") + lines.encode() + b"\n"
         written = 0
         try:
