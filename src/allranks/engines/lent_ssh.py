@@ -125,35 +125,36 @@ def lend_ssh(door: Client, nodes: Sequence[Node], ssh: SshTransport) -> None:
         raise NodeError("the host of the controller gives no answer: its Python may be too slow to start")
 
 
-class _Door:
-    """The process on the controller's host."""
+async def _keep_door(name: str) -> None:
+    """Hand on requests and answers until standard input ends or is silent."""
+    numbers = itertools.count(1)
+    asked: dict[int, asyncio.Future[StartAnswer]] = {}
 
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[StartAnswer]] = {}
-
-    async def keep(self, name: str) -> None:
-        """Hand on requests and answers until standard input ends or is silent."""
-        answers = await _reader_of(0)
-        server = await asyncio.start_unix_server(self._accept, socket_name(name, DOOR_SOCKET))
-        write_all(1, packed({}))
-        with contextlib.suppress(OSError, EOFError, DecodeError, asyncio.TimeoutError):
-            while True:
-                answer = decode(StartAnswer, await asyncio.wait_for(read_packed(answers), SILENT))
-                if answer.number in self._asked:
-                    self._asked.pop(answer.number).set_result(answer)
-        server.close()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if peer_of(writer.get_extra_info("socket")).uid == os.getuid():
             with contextlib.suppress(OSError, EOFError, DecodeError, asyncio.TimeoutError):
                 request = decode(StartRequest, await asyncio.wait_for(read_packed(reader), REQUEST_SECONDS))
-                number = next(self._numbers)
-                self._asked[number] = asyncio.get_running_loop().create_future()
+                number = next(numbers)
+                asked[number] = asyncio.get_running_loop().create_future()
                 write_all(1, packed(encode(request._replace(number=number))))
-                writer.write(packed(encode(await self._asked[number])))
+                writer.write(packed(encode(await asked[number])))
                 await writer.drain()
         writer.close()
+
+    answers = await _reader_of(0)
+    server = await asyncio.start_unix_server(accept, socket_name(name, DOOR_SOCKET))
+    write_all(1, packed({}))
+    with contextlib.suppress(OSError, EOFError, DecodeError, asyncio.TimeoutError):
+        while True:
+            answer = decode(StartAnswer, await asyncio.wait_for(read_packed(answers), SILENT))
+            if answer.number in asked:
+                asked.pop(answer.number).set_result(answer)
+    server.close()
+
+
+def keep_door() -> None:
+    """Be the door, on the controller's host. The first word names it."""
+    asyncio.run(_keep_door(sys.argv[1]))
 
 
 async def _reader_of(fd: int) -> asyncio.StreamReader:
@@ -161,8 +162,3 @@ async def _reader_of(fd: int) -> asyncio.StreamReader:
     pipe = os.fdopen(os.dup(fd), "rb", 0)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     return reader
-
-
-def keep_door() -> None:
-    """Be the door. The first word names it."""
-    asyncio.run(_Door().keep(sys.argv[1]))
