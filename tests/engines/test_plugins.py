@@ -90,7 +90,7 @@ def test_what_is_no_check_is_refused(install, text: str, said: str) -> None:
 @pytest.mark.skipif(OLDEST is None, reason="no Python 3.8 is installed")
 def test_every_check_ships_and_collects_under_python_3_8(tmp_path: Path) -> None:
     """From the very zip that nodes get, isolated from this checkout."""
-    checks = tuple(name for name, check in built_in().items() if check.collect is not None and not check.alone)
+    checks = tuple(name for name, check in built_in().items() if check.collect is not None)
     archive = tmp_path / "node.zip"
     archive.write_bytes(bundle.node_zip(checks))
     program = (
