@@ -35,4 +35,4 @@ def _pasted_figures(spec: RunSpec, cluster: Cluster) -> list[Finding]:
     port = spec.rendezvous.master_port
     fields = {"launching": launching, "nproc": spec.launch.nproc, "slots": slots, "master_port": port}
     request = Request(fields)
-    return list(judge_options(request, RankCounts(request, {})))
+    return list(judge_options(request, RankCounts(request, {}), {}))

@@ -1,21 +1,20 @@
 """The figures of an accelerate configuration, and of a launcher's own options, fit the cluster.
 
-allranks passes them itself, so a file without them is best. Other numbers were made for other nodes. An address, a port
-and (but with --launcher command) a rank of the file are overridden.
+allranks passes them itself, so a file without them is best. One that says something else was made for other nodes.
 Names: accelerate/commands/config/config_args.py (ClusterConfig), torch/distributed/run.py.
 """
 
 from __future__ import annotations
 
-from typing import Mapping, Optional, Sequence, Tuple
+from typing import List, Mapping, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_value, collected, fail, those, values_of
+from ..compare import Findings, Nodes, by_value, collected, differing, fail, having, nodes_with, those, values_of
 from ..host import Host
 from ..launcher_config import MISSING, RankCounts, Table, absent, read_table, whole_number
-from ..typed_facts import Launching, Request
+from ..typed_facts import Facts, Launching, Request
 
 ID = "accelerate_config"
 GROUP = "software"
@@ -59,13 +58,13 @@ def collect(host: Host) -> Optional[Table]:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Fail with the figure that it must be: accelerate-config, world-size-mismatch, rank-missing-or-duplicate."""
     launching = request.asked.launching
-    files = Files(collected(facts_by_node, ID, Table), RankCounts(request, facts_by_node), launching)
+    files = Files(collected(facts_by_node, ID, Table), RankCounts(request, facts_by_node), facts_by_node, launching)
     for finding in files.judge(request):
         if request.asked.launching.accelerate:
             yield finding
         else:  # the default file: nothing says that it is for this run
             yield finding._replace(status="warn")
-    yield from judge_options(request, files.ranks)
+    yield from judge_options(request, files.ranks, facts_by_node)
 
 
 class Files:
@@ -74,11 +73,14 @@ class Files:
     An option of the command overrides the file's key, as accelerate has it.
     """
 
-    def __init__(self, tables: Mapping[str, Table], ranks: RankCounts, launching: Launching) -> None:
+    def __init__(
+        self, tables: Mapping[str, Table], ranks: RankCounts, facts_by_node: Nodes, launching: Launching
+    ) -> None:
         self._overridden = {} if launching.holds else launching.options
         self._holds = launching.holds
         self.tables = tables
         self.ranks = ranks
+        self.facts_by_node = facts_by_node
 
     def judge(self, request: Request) -> Findings:
         """All figures of the files."""
@@ -86,7 +88,9 @@ class Files:
             yield from absent(self.tables, table["file"])
         yield from self._count("num_machines", self.ranks.nodes, "the nodes of this run")
         yield from self._count("num_processes", self.ranks.world, f"all ranks of the run, {self.ranks}")
-        if self._holds and not request.asked.virtual and self.ranks.nodes > 1:
+        yield from self._master_ip()
+        yield from self._port(whole_number(str(request.asked.master_port)))
+        if not request.asked.virtual and self.ranks.nodes > 1:
             yield from self._machine_rank()
         yield from self._unread()
 
@@ -99,10 +103,13 @@ class Files:
             remedy += "accelerate's keys there (zero_stage, gradient_accumulation_steps, offload_optimizer_device)"
             yield fail(_LABEL, nodes, message, remedy)._replace(status="warn")
 
-    def _numbers(self, key: str) -> "dict[str, int]":
+    def _values(self, key: str) -> "dict[str, str]":
         if key in self._overridden:
             return {}
-        numbers = values_of(self.tables, lambda table: whole_number(table.get(key)))
+        return having(self.tables, lambda table: table.get(key))
+
+    def _numbers(self, key: str) -> "dict[str, int]":
+        numbers = values_of(self._values(key), whole_number)
         return {node: number for node, number in numbers.items() if number is not None}
 
     def _wrong(self, label: str, nodes: Sequence[str], wrong: str, must: str, remedy: str) -> Finding:
@@ -117,11 +124,42 @@ class Files:
             remedy = f"set {key}: {must}, {_LEAVE_OUT}"
             yield self._wrong(_LABEL, nodes, f"{key}: {number}{of_one}", f"{must} ({why})", remedy)
 
+    def _master_ip(self) -> Findings:
+        """main_process_ip is node 0's."""
+        key = "main_process_ip"
+        first = self.ranks.first
+        for value, nodes in by_value(self._values(key)).items():
+            owner = _owner(value, self.facts_by_node)
+            if owner == first or owner is None:
+                continue
+            addresses = addresses_of(self.facts_by_node.get(first, Facts()))
+            whose = f"is {owner}'s" if owner else "no node of this run has"
+            must = f"node 0's ({first} has {', '.join(addresses[:3]) or 'its name'})"
+            remedy = f"set {key}: {[*addresses, first][0]}, {_LEAVE_OUT}"
+            yield self._wrong(_LABEL, nodes, f"{key}: {value}, which {whose}", must, remedy)
+
+    def _port(self, wanted: Optional[int]) -> Findings:
+        """Judge main_process_port: the same on every node, and the one that --master-port names."""
+        key = "main_process_port"
+        ports = self._values(key)
+        groups = by_value(ports)
+        usual = next(iter(groups), "")
+        if len(groups) > 1:
+            odd = nodes_with(ports, lambda port: port != usual)
+            message = f"{key} differs between nodes, and it must be the same everywhere: {differing(ports)}"
+            yield fail(_LABEL, odd, message, f"set {key}: {usual}, {_LEAVE_OUT}")
+        elif wanted and usual and whole_number(usual) != wanted:
+            must = f"that of --master-port ({wanted})"
+            yield self._wrong(_LABEL, list(ports), f"{key}: {usual}", must, f"set {key}: {wanted}, {_LEAVE_OUT}")
+
     def _machine_rank(self) -> Findings:
         """Each node's own: its place in the host list. The same on every node is a file that was copied."""
         must = {node: index for index, node in enumerate(self.ranks.by_node)}
+        groups = by_value(self._numbers("machine_rank"))
+        if not self._holds and list(map(len, groups.values())) == [len(must)]:
+            return
         remedy = "leave machine_rank out: allranks passes each node its own"
-        for rank, nodes in by_value(self._numbers("machine_rank")).items():
+        for rank, nodes in groups.items():
             if len(nodes) > 1:
                 figures = ", ".join(f"{must[node]} on {node}" for node in nodes[:4])
                 message = f"machine_rank is {rank} on {join_names(nodes)}, and it must be {figures}"
@@ -136,7 +174,25 @@ def _unread_keys(table: Table) -> Tuple[str, ...]:
     return tuple(sorted(dict.fromkeys(key for key in below if key not in READ_OF_DEEPSPEED)))
 
 
-def judge_options(request: Request, ranks: RankCounts) -> Findings:
+def _owner(value: str, facts_by_node: Nodes) -> Optional[str]:
+    for node, facts in facts_by_node.items():
+        hostname = facts.hostname or node
+        if value in (node, hostname, hostname.partition(".")[0], *addresses_of(facts, loopback=True)):
+            return node
+    is_numeric = value.replace(".", "").isdecimal() or ":" in value
+    is_complete = all(isinstance(facts.get("interfaces"), list) for facts in facts_by_node.values())
+    if is_numeric and is_complete and facts_by_node:
+        return ""
+    return None
+
+
+def addresses_of(facts: Facts, loopback: bool = False) -> List[str]:
+    """List a node's addresses, without link-local ones."""
+    every = [(one, address) for one, address in facts.addresses if address.scope != "link"]
+    return [address.address for one, address in every if loopback or not one.loopback]
+
+
+def judge_options(request: Request, ranks: RankCounts, facts_by_node: Nodes) -> Findings:
     """Judge what the command itself says: `torchrun --nnodes 4 --nproc_per_node 8 train.py`."""
     launching = request.asked.launching
     options = launching.options
@@ -155,6 +211,12 @@ def judge_options(request: Request, ranks: RankCounts) -> Findings:
                 remedy = f"write --{name} {must}, or leave it out, as allranks passes it."
                 remedy += " To change it, use --nodes and --nproc"
                 yield Finding("world-size-mismatch", "fail", message, remedy)
+    for name in ("main_process_ip", "master_addr"):
+        value = options.get(name) or ""
+        owner = value and _owner(value, facts_by_node)
+        if owner and owner != ranks.first:
+            message = f"the command says --{name} {value}, which is {owner}'s, and it must be {ranks.first}'s"
+            yield Finding(_LABEL, "fail", message, f"leave --{name} out: allranks passes it")
     for name in _RANK:  # only where the command is run as it stands (--launcher command)
         if numbers.get(name) is not None and launching.holds and ranks.nodes > 1:
             message = f"the command says --{name} {options[name]} on every node, and it must be 0 to {ranks.nodes - 1}"
