@@ -6,11 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.report.fold import (
-    ADDED,
     CUT,
     FRAMES,
     HARMLESS,
-    HOLD,
     MOST,
     MOST_BYTES,
     PROGRESS_EVERY,
@@ -47,28 +45,6 @@ def test_the_same_traceback_of_all_ranks_is_shown_once_and_in_order():
     assert [line.removeprefix("[4 ranks]")[1:] for line in folder.lines(0.3)] == TRACEBACK.decode().splitlines()
 
 
-CLOSED = b"RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer"
-
-
-def victim(rank: int, error: bytes = CLOSED) -> bytes:
-    """What torch 2.13 with Gloo wrote on a rank whose peer had died."""
-    lines = [*TRACEBACK.splitlines()[:-2], b"%s [127.0.0.1]:%d" % (error, 40000 + rank)]
-    return b"".join(b"[rank%d]: %s\n" % (rank, line) for line in lines)
-
-
-def test_the_traceback_of_a_rank_that_lost_its_peer_is_one_line_of_all_such_ranks():
-    folder = Folder(shorten=True)
-    folder.ranks = 4
-    for rank in range(3):
-        folder.feed("h1", rank, b"step 1\n" + victim(rank) + b"end\n", 0.0)
-    folder.feed("h2", 3, victim(3, b"ValueError: bad batch"), 0.0)
-    shown = folder.lines(WINDOW)
-    assert [line for line in shown if "h1 0" in line] == [
-        "[h1 0 +2 ranks] step 1",
-        f"[h1 0 +2 ranks] [rank0]: {CLOSED.decode()} [127.0.0.1]:40000{ADDED}",
-        "[h1 0 +2 ranks] end",
-    ]
-    assert len([line for line in shown if "h2 3" in line]) == len(victim(3).splitlines()), "the culprit's is whole"
 
 
 def test_frames_of_c_plus_plus_are_one_line():
@@ -92,15 +68,6 @@ def test_a_harmless_warning_of_torch_is_one_line_for_all():
         shown += folder.lines(rank * 30.0 + WINDOW)
     assert [line for line in shown if "hostname" in line] == [f"[h1 0] {HARMLESS}"]
     assert len(shown) == 7
-
-
-def test_a_traceback_without_an_end_is_displayed_all_the_same():
-    folder = Folder(shorten=True)
-    folder.feed("h1", 0, b"\n".join(victim(0).splitlines()[:4]) + b"\n", 0.0)
-    assert folder.lines(WINDOW) == []
-    assert folder.lines(HOLD) == [] and len(folder.lines(HOLD + WINDOW)) == 4
-    folder.feed("h1", 0, b"\n".join(victim(0).splitlines()[:4]) + b"\n", 9.0)
-    assert len(folder.rest(9.0)) == 4
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(0, 3)), max_size=60))

@@ -15,7 +15,7 @@ from allranks.findings import Finding, Verdict
 from allranks.gang.progress import StepReader
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.run_facts import KINDS, read_line
-from allranks.report.fold import CUT, WINDOW, Folder, clean
+from allranks.report.fold import WINDOW, Folder
 from allranks.report.ledgerwords import PARTS, goodput_line, ledger_rows
 from allranks.report.live import LiveView
 from allranks.report.nodetable import node_line, table_lines, time_text
@@ -45,20 +45,10 @@ def fold(*said, ranks=0, **options):
     return folder
 
 
-def test_the_same_line_of_all_ranks_is_one():
-    folder = fold(*(("h1", r, b"loading\n", 0.0) for r in range(4)), ranks=4)
-    assert folder.lines(0.0) == ["[4 ranks] loading"]
-
-
 def test_the_same_line_of_some_ranks_waits_for_the_window():
     folder = fold(("h1", 0, b"loading\n", 0.0), ("h2", 3, b"loading\n", 0.1), ranks=4)
     assert folder.lines(0.2) == []
     assert folder.lines(WINDOW) == ["[h1 0 +1 rank] loading"]
-
-
-def test_a_rank_that_repeats_itself_is_not_folded_away():
-    folder = fold(*(("h1", 0, b"again\n", 0.0) for _ in range(3)))
-    assert folder.rest(1.0) == ["[h1 0] again"] * 3
 
 
 @pytest.mark.parametrize(
@@ -110,11 +100,6 @@ def test_output_without_room_is_told_once_a_source_and_is_not_said_to_be_in_the_
     assert "lines not shown here" in stream.getvalue() and "all are in the logs" not in stream.getvalue()
 
 
-def test_no_fold_shows_every_line():
-    folder = fold(*(("h1", r, b"x\n", 0.0) for r in range(3)), fold=False, ranks=3)
-    assert folder.lines(0.0) == ["[h1 0] x", "[h1 1] x", "[h1 2] x"]
-
-
 def test_pieces_make_lines_and_the_rest_comes_at_the_end():
     folder = fold(("h1", 0, b"li", 0.0), ("h1", 0, b"ne\nunfin", 0.0), fold=False)
     assert folder.lines(0.0) == ["[h1 0] line"]
@@ -127,20 +112,6 @@ def test_too_many_lines_are_counted():
     assert len(lines) == 2001
     assert lines[-1].startswith("… 3,000 lines not shown")
     assert fold(("h1", 0, b"x\n" * 5000, 0.0), fold=False, most=None).lines(0.0) == ["[h1 0] x"] * 5000
-
-
-def test_a_long_line_is_cut_for_display():
-    folder = fold(("h1", 0, b"x" * (3 * CUT) + b"\n", 0.0), fold=False)
-    assert len(folder.lines(0.0)[0]) <= CUT + 20
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [("\x1b[31mred\x1b[0m", "red"), ("\x1b]0;title\x07x", "x"), ("\x1b[2Jx", "x"), ("a\x00b\x07", "a?b?"),
-     ("tab\tstays", "tab\tstays"), ("\x1b[10;10Hx", "x")],
-)  # fmt: skip
-def test_nothing_moves_the_cursor(text, shown):
-    assert clean(text, colour=False) == shown
 
 
 def ignore(row: object) -> None:

@@ -11,22 +11,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from allranks.text import count_of, plural
 
 from .terminal import clean
 
-# -- Tracebacks of ranks that only lost a peer, as one line each -------------------------------------------------------
-# So are C++ frames, of which torch prints a dozen with each of its errors: the first stands for all of them. torch's
-# warning of a hostname that has no name server comes with each connection of healthy runs: one line says so for all.
-
-HEADER = "Traceback (most recent call last):"
-HOLD = 1.0  # seconds that a traceback waits for its last line
-MOST_TRACEBACK = 200  # lines of a traceback that wait
-WIDEST = 4096  # characters of such a line
-ADDED = "   (it lost a peer, its traceback is in the log)"
+# C++ frames, of which torch prints a dozen with each of its errors, are one line: the first stands for all of them.
+# torch's warning of a hostname that has no name server comes with each connection of healthy runs: one line says so.
 FRAMES = "  (frames of C++ are in the log)"
 HARMLESS = "torch cannot look up the hostname of a peer, which is harmless"
 _HOSTNAME = "[c10d] The hostname of the client socket cannot be retrieved"  # torch socket.cpp
@@ -34,69 +26,6 @@ _FRAME = re.compile(r"frame #(\d{1,4}): ")  # c10/util/Backtrace.cpp
 _PREFIX = re.compile(r"\[rank\d{1,7}\]: ?")
 
 Who = tuple[str, int]
-
-
-@dataclass
-class _Traceback:
-    """A traceback without its last line yet, since when it waits."""
-
-    since: float
-    lines: list[str] = field(default_factory=list)
-
-
-class VictimShortener:
-    """Lines of ranks in, lines to display out; those of one rank keep their order."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[Who, _Traceback] = {}
-        self._has_warned = False  # of the hostname: torch says it on every rank, and at any time
-
-    def take(self, who: Who, text: str, now: float) -> list[str]:
-        """Take a line, and return what can be displayed of its rank."""
-        body = _PREFIX.sub("", text, count=1)
-        waiting = self._waiting.get(who)
-        if waiting is None:
-            frame = _FRAME.match(body)
-            if frame is not None:
-                return [] if int(frame[1]) else [FRAMES]
-            if body.startswith("[W") and _HOSTNAME in body:
-                is_first = not self._has_warned
-                self._has_warned = True
-                return [HARMLESS] if is_first else []
-            if body != HEADER:
-                return [text]
-            self._waiting[who] = _Traceback(now, [text])
-            return []
-        if body == HEADER:
-            self._waiting[who] = _Traceback(now, [text])
-            return waiting.lines
-        if len(waiting.lines) >= MOST_TRACEBACK or len(text) > WIDEST:
-            del self._waiting[who]
-            return [*waiting.lines, text]
-        if not body.strip() or body[0].isspace():
-            waiting.lines.append(text)
-            return []
-        del self._waiting[who]
-        if _is_of_victim(body):
-            return [text + ADDED]
-        return [*waiting.lines, text]
-
-    def due(self, now: float, is_end: bool = False) -> Iterator[tuple[Who, str]]:
-        """Yield the lines that have waited for too long, or all of them; also where the clock was set back."""
-        for who, waiting in list(self._waiting.items()):
-            if is_end or not 0 <= now - waiting.since < HOLD:
-                del self._waiting[who]
-                for text in waiting.lines:
-                    yield who, text
-
-
-def _is_of_victim(exception: str) -> bool:
-    # Imported late: a run in which nothing fails needs none of the signatures.
-    from allranks.diagnose.signatures import lost_peer
-
-    kind, _, words = exception.partition(": ")
-    return lost_peer(kind, words) is not None
-
 
 WINDOW = 0.5  # seconds a line waits for the same words of other ranks
 CUT = 64 << 10  # bytes of a line that are displayed
@@ -153,7 +82,7 @@ class _Line:
 class Folder:
     """Bytes of ranks in, display lines out; lines beyond `most` at once, or STEADY a second, are only counted.
 
-    `shorten`: of a traceback whose rank only lost a peer its last line alone is displayed.
+    `shorten`: what torch says at length is one line.
     """
 
     def __init__(
@@ -164,7 +93,8 @@ class Folder:
         window: float = WINDOW,
         shorten: bool = False,
     ) -> None:
-        self._shortener = VictimShortener() if shorten else None
+        self._shorten = shorten
+        self._has_warned = False  # of the hostname: torch says it on every rank, and at any time
         self._fold = fold
         self._colour = colour
         self._most = most
@@ -222,16 +152,24 @@ class Folder:
 
     def _add(self, who: Who, raw: bytes, now: float) -> None:
         text = clean(raw[:CUT].decode("utf-8", "replace"), self._colour)
-        if self._shortener is None:
-            self._show_soon(who, text, now)
-            return
-        for line in self._shortener.take(who, text, now):
-            self._show_soon(who, line, now)
+        if self._shorten:
+            shown = self._shortened(text)
+            if shown is None:
+                return
+            text = shown
+        self._show_soon(who, text, now)
 
-    def _add_late(self, now: float, is_end: bool = False) -> None:
-        if self._shortener is not None:
-            for who, text in self._shortener.due(now, is_end):
-                self._show_soon(who, text, now)
+    def _shortened(self, text: str) -> str | None:
+        """Return what is displayed of a line; None where a line before it stands for it."""
+        body = _PREFIX.sub("", text, count=1)
+        frame = _FRAME.match(body)
+        if frame is not None:
+            return None if int(frame[1]) else FRAMES
+        if not (body.startswith("[W") and _HOSTNAME in body):
+            return text
+        has_warned = self._has_warned
+        self._has_warned = True
+        return None if has_warned else HARMLESS
 
     def _show_soon(self, who: Who, text: str, now: float) -> None:
         key = alike(text) if self._fold else text
@@ -271,7 +209,6 @@ class Folder:
         """Take the lines that may be shown now, in order: their window is over, or every rank has written them."""
         self._make_room(now)
         self._show_bars(now)
-        self._add_late(now)
         return self._ready(now)
 
     def _ready(self, now: float, is_end: bool = False) -> list[str]:
@@ -308,7 +245,6 @@ class Folder:
                 self._add(who, last_state(data), now)
         self._rest.clear()
         self._bars.clear()
-        self._add_late(now, is_end=True)
         return self._ready(now, is_end=True)
 
 
