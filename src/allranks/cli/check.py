@@ -29,7 +29,7 @@ from allranks.protocol.codec import document_line
 from allranks.protocol.plan_facts import read_facts
 from allranks.report import can_write_pages
 from allranks.report.checks_table import CheckReport, counts, finding_lines, grouped, setting_lines, table_lines
-from allranks.report.terminal import redraw_line, shows_colour
+from allranks.report.terminal import shows_colour
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import PreflightDocument
@@ -39,6 +39,7 @@ from allranks.settings.document import from_document
 from allranks.text import count_of
 
 from .declare import Given
+from .streams import ProgressLine
 from .target import resolve_options, say_notes, unknown_name
 
 
@@ -131,28 +132,6 @@ def remember_nodes(evidence: PreflightDocument, findings: Sequence[Finding], che
     unseen = [SeenNode(name, "", None) for name in blamed if name not in evidence.nodes]
     records = records_of([*reached, *unseen], run, "check", time.time(), succeeded=True, blamed=blamed)
     add_records(ledger_file(os.environ), records)
-
-
-class ProgressLine:
-    """One line that says what is going on; on a terminal it is drawn over itself."""
-
-    def __init__(self, silent: bool) -> None:
-        self._terminal = sys.stderr.isatty() and not silent
-        self._silent = silent
-        self._said = ""
-
-    def show(self, what: str, done: int, of: int) -> None:
-        """Show how far a step is."""
-        if self._terminal:
-            redraw_line(sys.stderr, f"{what}: {done} of {of}")
-        elif not self._silent and what != self._said:
-            sys.stderr.write(f"{what} …\n")
-        self._said = what
-
-    def end(self) -> None:
-        """Remove the line."""
-        if self._terminal:
-            redraw_line(sys.stderr, "")
 
 
 def close(

@@ -22,7 +22,6 @@ from allranks.data.step_plan import (
     plan,
     plan_lines,
 )
-from allranks.data.virtual import ReadingProgress
 from allranks.errors import UsageError
 from allranks.fabric.metric_rows import BandwidthRow
 from allranks.findings import Finding
@@ -31,6 +30,7 @@ from allranks.runs.tests import read_rows
 from allranks.text import parse_size
 
 from .chosen_run import find_run
+from .streams import ProgressLine
 
 
 def plan_command(
@@ -157,26 +157,12 @@ class AuditDocument(NamedTuple):
 
 
 def show_audit(loader: str, world: int, local: int, python: str, json_: bool) -> int:
-    """Play the ranks with a progress bar; give the exit code."""
-    # Late: Rich takes 60 ms, and `data plan` does without.
-    from rich import progress
-    from rich.console import Console
-
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TextColumn("{task.fields[more]}"),
-    )
-    console = Console(stderr=True)
-    disable = json_ or not console.is_terminal
-    with progress.Progress(*columns, console=console, transient=True, disable=disable) as bar:
-        task = bar.add_task("ranks", total=world + 1, more="")
-
-        def tell(state: ReadingProgress) -> None:
-            bar.update(task, completed=state.done, more=f"{state.batches:,} batches")
-
-        rows = virtual_rows(loader, world, local, tell, python)
+    """Play the ranks; give the exit code."""
+    progress = ProgressLine(silent=json_ or not sys.stderr.isatty())
+    try:
+        rows = virtual_rows(loader, world, local, lambda state: progress.show("ranks", state.done, state.of), python)
+    finally:
+        progress.end()
     answer = conclude(rows, virtual_layout(world, local))
     if json_:
         audited = AuditDocument(answer.ok, answer.findings, answer.coverage, loader, world)

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-import click
-
 from allranks.cluster import Cluster
 from allranks.cluster.hostlist import fold
 from allranks.cluster.nodes import JOINED
@@ -33,11 +31,11 @@ from allranks.settings import RunSpec
 from allranks.settings.document import from_document
 from allranks.settings.secrets import is_secret_name, redact_argv
 from allranks.settings.table import option_name
-from allranks.text import count_of, format_duration, format_size, join_names
+from allranks.text import count_of, format_duration, format_size, group, join_names
 
-from .check import ProgressLine
 from .chosen_run import find_run
 from .declare import Given
+from .streams import ProgressLine
 from .target import resolve_options, say_notes
 
 GRACE = 5.0  # seconds from SIGTERM to SIGKILL
@@ -70,20 +68,6 @@ class ExecReport(NamedTuple):
     nodes: Sequence[NodeOutput]
 
 
-class ReachedBy(NamedTuple):
-    """A node, and the command that reaches it."""
-
-    name: str
-    reached_by: Sequence[str]
-
-
-class ExecPlan(NamedTuple):
-    """What `exec --dry-run --json` prints."""
-
-    command: Sequence[str]
-    nodes: Sequence[ReachedBy]
-
-
 def command(
     typed: Given,
     run: str | None,
@@ -106,8 +90,7 @@ def command(
         if reach.cluster.source == HERE:
             sys.stderr.write(f"note: {HERE}\n")
         if dry_run:
-            click.echo(_described(words, reach.cluster, reach.transport, json_))
-            return DONE
+            return _describe(words, reach.cluster, reach.transport)
         job = Job(
             f"exec-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
             words,
@@ -184,15 +167,13 @@ def _words(typed: object) -> tuple[str, ...]:
     return words
 
 
-def _described(words: Sequence[str], cluster: Cluster, transport: Transport, as_json: bool) -> str:
-    """Say what would run where, without secrets."""
-    shown = redact_argv(list(words))
-    nodes = [ReachedBy(node.name, transport.described(node)) for node in cluster.nodes]
-    if as_json:
-        return document_line(ExecPlan(shown, nodes))
+def _describe(words: Sequence[str], cluster: Cluster, transport: Transport) -> int:
+    """Print what would run where, without secrets."""
     names = fold(node.name for node in cluster.nodes)
-    lines = [f"{shlex.join(shown)} on {count_of(len(nodes), 'node')}: {names}"]
-    return "\n".join(lines + [f"  {node.name}: {shlex.join(node.reached_by)}" for node in nodes])
+    sys.stdout.write(f"{shlex.join(redact_argv(list(words)))} on {count_of(len(cluster.nodes), 'node')}: {names}\n")
+    for node in cluster.nodes:
+        sys.stdout.write(f"  {node.name}: {shlex.join(transport.described(node))}\n")
+    return DONE
 
 
 def _run(job: Job, cluster: Cluster, transport: Transport, quiet: bool, json_: bool) -> int:
@@ -285,13 +266,6 @@ def _node_output(result: Executed) -> NodeOutput:
 # -- for people ----------------------------------------------------------------------------------------
 
 
-class Outcome(NamedTuple):
-    """What nodes must have in common to be one entry: the end of the command, and all that it has printed."""
-
-    digest: str
-    end: str
-
-
 def how_it_ended(result: Executed, timeout: float | None) -> str:
     """Say how the command ended on a node; empty for a success."""
     if result.failure is not None:
@@ -307,13 +281,9 @@ def how_it_ended(result: Executed, timeout: float | None) -> str:
     return f"exit {result.code}"
 
 
-def groups_of(results: Sequence[Executed], timeout: float | None) -> dict[Outcome, list[Executed]]:
-    """Group nodes with the same outcome, in the order of the list."""
-    groups: dict[Outcome, list[Executed]] = {}
-    for result in results:
-        outcome = Outcome(result.output.digest, how_it_ended(result, timeout))
-        groups.setdefault(outcome, []).append(result)
-    return groups
+def groups_of(results: Sequence[Executed], timeout: float | None) -> dict[tuple[str, str], list[Executed]]:
+    """Group nodes with the same output and end of the command, in the order of the list."""
+    return group(results, lambda result: (result.output.digest, how_it_ended(result, timeout)))
 
 
 def lines_of(members: Sequence[Executed], end: str, colour: bool) -> list[str]:
@@ -338,11 +308,11 @@ def _clean_lines(data: bytes, colour: bool) -> list[str]:
 
 def _print(results: Sequence[Executed], job: Job, quiet: bool) -> None:
     silent: list[str] = []
-    for outcome, members in groups_of(results, job.timeout).items():
-        failed = bool(outcome.end) or members[0].failure is not None
+    for (_, end), members in groups_of(results, job.timeout).items():
+        failed = bool(end) or members[0].failure is not None
         if quiet and not failed:
             continue
-        lines = lines_of(members, outcome.end, shows_colour(sys.stdout))
+        lines = lines_of(members, end, shows_colour(sys.stdout))
         if not lines and not failed:
             silent += [result.node.name for result in members]
         sys.stdout.write("".join(f"{line}\n" for line in lines))

@@ -27,8 +27,8 @@ from allranks.runs.fetched import merge as merge_trees
 from allranks.settings.document import from_document
 from allranks.text import count_of, format_size
 
-from .check import ProgressLine
 from .chosen_run import find_run
+from .streams import ProgressLine
 
 MOST_NAMED = 10  # files that are named of a node
 MERGED = "merged"  # below the place of the files: those of all nodes in one tree

@@ -27,8 +27,7 @@ class OutputLost(BaseException):
 class Guarded:
     """A stream whose first error is kept, and all that follows dropped; OutputLost then, where `ends` is set.
 
-    Text is cleaned; on a terminal, or where they are wanted, it keeps its colours. `unfiltered` takes our own escapes,
-    and those of rich.
+    Text is cleaned; on a terminal, or where they are wanted, it keeps its colours. `put` takes our own escapes.
     """
 
     colours = "auto"  # of both streams: what --color says
@@ -37,7 +36,6 @@ class Guarded:
         self._stream = stream
         self.ends = ends
         self.error: OSError | None = None
-        self.unfiltered = self.rich_proxied_file = Unfiltered(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -81,21 +79,6 @@ class Guarded:
         os.close(null)
         if self.ends:
             raise OutputLost
-
-
-class Unfiltered:
-    """The way past a guarded stream's cleaning; errors are kept as there."""
-
-    def __init__(self, stream: Guarded) -> None:
-        self._guarded = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._guarded, name)
-
-    def write(self, text: str) -> int:
-        """As it is."""
-        self._guarded.put(text)
-        return len(text)
 
 
 def agent_streams() -> None:
@@ -147,3 +130,25 @@ def show_reading(done: int, total: int) -> None:
     """Show how much of large logs has been read: one line of a terminal, which is written over."""
     if total >= SAID_FROM and sys.stderr.isatty():
         redraw_line(sys.stderr, f"reading {done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if done < total else "")
+
+
+class ProgressLine:
+    """One line that says what is going on; on a terminal it is drawn over itself."""
+
+    def __init__(self, silent: bool) -> None:
+        self._terminal = sys.stderr.isatty() and not silent
+        self._silent = silent
+        self._said = ""
+
+    def show(self, what: str, done: int, of: int) -> None:
+        """Show how far a step is."""
+        if self._terminal:
+            redraw_line(sys.stderr, f"{what}: {done} of {of}")
+        elif not self._silent and what != self._said:
+            sys.stderr.write(f"{what} …\n")
+        self._said = what
+
+    def end(self) -> None:
+        """Remove the line."""
+        if self._terminal:
+            redraw_line(sys.stderr, "")

@@ -43,8 +43,9 @@ from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.runspec import TESTS_OF
 
-from .check import Printing, ProgressLine, say_unwritten_page
+from .check import Printing, say_unwritten_page
 from .declare import Given
+from .streams import ProgressLine
 from .target import resolve_options, say_notes, unknown_name
 
 

@@ -21,7 +21,7 @@ from allranks.errors import Interrupted
 from allranks.exitcodes import TERMINATED
 
 from .screen import window_size
-from .terminal import clean, shows_colour, unfiltered
+from .terminal import clean, shows_colour, write_unfiltered
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -104,7 +104,7 @@ class FullScreen:
         self._enter()
 
     def _write(self, text: str) -> None:
-        unfiltered(self._stream).write(text)
+        write_unfiltered(self._stream, text)
         self._stream.flush()
 
 

@@ -56,11 +56,11 @@ def goodput_line(ledger: TimeLedger, attempts: int) -> str:
     if goodput is None and attempts < 2 and not ledger.hang:
         return ""
     words = goodput_words(goodput)
-    lost = [
-        f"{format_elapsed(seconds)} {part.name}"
-        for part, seconds in known_parts(ledger)
-        if part.field != "useful" and seconds >= LEAST * ledger.wall and seconds > 0
-    ]
+    lost = []
+    for part in PARTS:
+        seconds: float | None = getattr(ledger, part.field)
+        if seconds and part.field != "useful" and seconds >= LEAST * ledger.wall:
+            lost.append(f"{format_elapsed(seconds)} {part.name}")
     return f"{words}: {', '.join(lost)}" if lost else words
 
 
@@ -69,12 +69,6 @@ def goodput_words(goodput: float | None) -> str:
     if goodput is None:
         return UNKNOWN
     return format_percent(goodput)
-
-
-def known_parts(ledger: TimeLedger) -> list[tuple[Part, float]]:
-    """Give the parts that are known, in order, with their seconds."""
-    values = [(part, getattr(ledger, part.field)) for part in PARTS]
-    return [(part, seconds) for part, seconds in values if seconds is not None]
 
 
 def ledger_rows(ledger: TimeLedger) -> Sequence[LedgerRow]:

@@ -59,13 +59,6 @@ print(json.dumps(failed))
 """
 
 
-class RunPlace(NamedTuple):
-    """Which run, and where its directory is: `host:/path`."""
-
-    run: str
-    directory: str
-
-
 class Notice(NamedTuple):
     """One notification; `kind` is apprise's: info, success, warning or failure."""
 
@@ -74,7 +67,7 @@ class Notice(NamedTuple):
     kind: str
 
 
-def notice_of_event(stamped: Stamped[Fact], place: RunPlace, nodes: int) -> Notice | None:
+def notice_of_event(stamped: Stamped[Fact], run: str, runs_dir: str, nodes: int) -> Notice | None:
     """Word an event of a run that goes on; None where it is not worth a notification."""
     fact = stamped.fact
     name = NAMES[type(fact)]
@@ -85,23 +78,23 @@ def notice_of_event(stamped: Stamped[Fact], place: RunPlace, nodes: int) -> Noti
     line = event_line(stamped, nodes) if kind is not None else None
     if kind is None or line is None:
         return None
-    return _notice(f"{place.run}: {name}", line, place, kind)
+    return _notice(run, runs_dir, name, line, kind)
 
 
-def notice_of_end(result: ResultDocument, place: RunPlace) -> Notice | None:
+def notice_of_end(result: ResultDocument, runs_dir: str) -> Notice | None:
     """Word the end of a run; None where a person has ended it."""
     if result.exit in (CTRL_C, TERMINATED):
         return None
     text = "\n".join(closing_lines(result))
     if result.exit == DONE:
-        return _notice(f"{place.run}: done", text, place, "success")
-    return _notice(f"{place.run}: failed ({result.cause or f'exit {result.exit}'})", text, place, "failure")
+        return _notice(result.run, runs_dir, "done", text, "success")
+    return _notice(result.run, runs_dir, f"failed ({result.cause or f'exit {result.exit}'})", text, "failure")
 
 
-def _notice(title: str, text: str, place: RunPlace, kind: str) -> Notice:
+def _notice(run: str, runs_dir: str, what: str, text: str, kind: str) -> Notice:
     """Put the parts together, without secrets and escape sequences, and not longer than services take."""
-    hidden = Redactor().text("\n".join(plain(line) for line in text.splitlines()), "notification")
-    return Notice(f"allranks {plain(title)}", f"{cut(hidden, LONGEST)}\n{plain(place.directory)}", kind)
+    hidden = Redactor().text("\n".join(plain(line) for line in text.splitlines()))
+    return Notice(plain(f"allranks {run}: {what}"), f"{cut(hidden, LONGEST)}\n{plain(f'{runs_dir}/{run}')}", kind)
 
 
 class _Sending:
@@ -152,7 +145,7 @@ class Notifier(View):
 
     def event(self, stamped: Stamped[Fact]) -> None:
         """Tell of a retry, a hang or a warning."""
-        notice = notice_of_event(stamped, self._place(self._status.run), len(self._status.nodes))
+        notice = notice_of_event(stamped, self._status.run, self._runs_dir, len(self._status.nodes))
         if notice is not None and self._count < MOST:
             self._count += 1
             self._waiting.append(notice)
@@ -179,7 +172,7 @@ class Notifier(View):
         begin = time.monotonic()
         self._wait_until(begin + IN_ORDER)
         self._waiting.clear()  # the end tells more than they do
-        notice = notice_of_end(result, self._place(result.run))
+        notice = notice_of_end(result, self._runs_dir)
         if notice is not None:
             self._send(notice)
         self._wait_until(begin + PATIENCE)
@@ -193,9 +186,6 @@ class Notifier(View):
         while (self._under_way or self._waiting) and time.monotonic() < ends:
             time.sleep(0.05)
             self._send_next()
-
-    def _place(self, run: str) -> RunPlace:
-        return RunPlace(run, f"{self._runs_dir}/{run}")
 
     def _send(self, notice: Notice) -> None:
         try:

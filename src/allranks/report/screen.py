@@ -16,7 +16,7 @@ import threading
 from typing import TextIO
 
 from .fold import not_shown
-from .terminal import clean, shown_length, shows_colour, unfiltered
+from .terminal import clean, shown_length, shows_colour, write_unfiltered
 
 WAIT = 0.2  # seconds `show` waits for its lines to be written: in order with what others print, as a rule
 AT_EXIT = 2.0
@@ -38,7 +38,6 @@ class Screen:
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self._stream = unfiltered(stream)  # lines are cleaned here: the table is drawn over itself
         self._fd = _blocking_descriptor(stream)
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -58,7 +57,7 @@ class Screen:
 
     def size(self) -> tuple[int, int]:
         """Columns and lines."""
-        return window_size(self._stream, 100, 40)
+        return window_size(self.stream, 100, 40)
 
     def show(self, lines: list[str], table: list[str]) -> None:
         """Lines above, the table again below them."""
@@ -127,12 +126,12 @@ class Screen:
 
     def _write_directly(self, text: str) -> None:
         try:
-            self._stream.write(text)
-            self._stream.flush()
+            write_unfiltered(self.stream, text)  # lines are cleaned here: the table is drawn over itself
+            self.stream.flush()
         except UnicodeEncodeError:
             with contextlib.suppress(OSError):
-                self._stream.write(text.encode(self._encoding, "backslashreplace").decode(self._encoding))
-                self._stream.flush()
+                write_unfiltered(self.stream, text.encode(self._encoding, "backslashreplace").decode(self._encoding))
+                self.stream.flush()
         except (OSError, ValueError):
             self._gone = True
 

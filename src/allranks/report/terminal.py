@@ -7,6 +7,7 @@ again and again. Both clean all that they write. Our own cursor movements go to 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TextIO
 
 # Of other escapes than colours: control sequences, commands to the terminal (its title), two-character escapes.
@@ -110,20 +111,20 @@ def shows_colour(stream: TextIO) -> bool:
     return bool(getattr(stream, "shows_colour", False))
 
 
-def unfiltered(stream: TextIO) -> TextIO:
-    """Return the stream below one that cleans, for cursor movements of our own and nothing else."""
-    below: TextIO = getattr(stream, "unfiltered", stream)
-    return below
+def write_unfiltered(stream: TextIO, text: str) -> None:
+    """Write past a stream that cleans: cursor movements of our own, and nothing else."""
+    put: Callable[[str], object] = getattr(stream, "put", stream.write)
+    put(text)
 
 
 def redraw_line(stream: TextIO, text: str) -> None:
     """Write a line over the one that the cursor is in."""
-    unfiltered(stream).write("\r\x1b[K" + clean(text, colour=False))
+    write_unfiltered(stream, "\r\x1b[K" + clean(text, colour=False))
     stream.flush()
 
 
 def redraw_lines(stream: TextIO, rows: int, lines: list[str], colour: bool = False) -> None:
     """Write lines over the last `rows` rows. Their colours stay where `colour` is set."""
     up = f"\x1b[{rows}A\x1b[J" if rows else ""
-    unfiltered(stream).write(up + "".join(clean(line, colour) + "\n" for line in lines))
+    write_unfiltered(stream, up + "".join(clean(line, colour) + "\n" for line in lines))
     stream.flush()

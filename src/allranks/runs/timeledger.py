@@ -259,11 +259,7 @@ class Timekeeper:
             sums["useful"] -= slow
         rounded = {part: round(max(0.0, seconds), 3) for part, seconds in sums.items()}
         if not has_steps:
-            return TimeLedger(
-                wall=round(now - begin, 3),
-                unaccounted=round(max(0.0, unaccounted), 3),
-                **{part: seconds for part, seconds in rounded.items() if part not in OF_STEPS},
-            )
+            rounded = {part: seconds for part, seconds in rounded.items() if part not in OF_STEPS}
         return TimeLedger(
             wall=round(now - begin, 3),
             unaccounted=round(max(0.0, unaccounted), 3),
@@ -392,22 +388,8 @@ def newest_steps(seen: StepsSeen, status: StatusDocument) -> StepsSeen:
 # -- events of an attempt ------------------------------------------------------------------------------
 
 
-def first_of(noted: float | None, t: float) -> float:
-    """Give the earlier of two moments; the first may not have been noted yet."""
-    if noted is None:
-        return t
-    return min(noted, t)
-
-
-def last_of(noted: float | None, t: float) -> float:
-    """Give the later of two moments; the first may not have been noted yet."""
-    if noted is None:
-        return t
-    return max(noted, t)
-
-
 def _on_rank_started(attempt: AttemptTimes, line: Stamped[StartedMessage]) -> None:
-    attempt.ranks_started = first_of(attempt.ranks_started, line.t)
+    attempt.ranks_started = line.t if attempt.ranks_started is None else min(attempt.ranks_started, line.t)
 
 
 def _on_template(attempt: AttemptTimes, line: Stamped[TemplateMessage]) -> None:
@@ -444,13 +426,13 @@ def _on_node_lost(attempt: AttemptTimes, line: Stamped[NodeLost]) -> None:
 
 
 def _on_rank_exit(attempt: AttemptTimes, line: Stamped[ExitMessage]) -> None:
-    attempt.last_exit = last_of(attempt.last_exit, line.t)
+    attempt.last_exit = max(attempt.last_exit or line.t, line.t)
     if not line.fact.expected and line.fact.code != 0:
-        attempt.failure = first_of(attempt.failure, line.t)
+        attempt.failure = line.t if attempt.failure is None else min(attempt.failure, line.t)
 
 
 def _on_node_clean(attempt: AttemptTimes, line: Stamped[EndedMessage]) -> None:
-    attempt.clean = last_of(attempt.clean, line.t)
+    attempt.clean = max(attempt.clean or line.t, line.t)
 
 
 def _on_end_began(attempt: AttemptTimes, line: Stamped[FailureNoted | EndingBegun]) -> None:
