@@ -43,7 +43,7 @@ def offered(place: Path, *words: str) -> list[str]:
         (["run", "--help"], ["--help-all", "--help"]),
         (["status", "--help"], ["--help"]),
         (["check", "--color", "a"], ["auto", "always"]),
-        (["diagnose", "--exit"], ["--exit-code"]),
+        (["diagnose", "--sig"], ["--signatures"]),
         (["run", "--on-hang", ""], ["stop", "report", "restart"]),
         (["run", "--local", "1", "--nod"], ["--nodes", "--node-dir", "--node-wait"]),
         (["render", "kub"], ["kubernetes"]),

@@ -190,30 +190,6 @@ def test_verbs_without_a_command_take_options_anywhere(shell: Shell, words: list
     assert "nosuch" in answer.document["error"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["render"], ["data"], ["data", "--help"], ["render", "-h"]],
-    ids=" ".join,
-)
-def test_render_and_data_are_groups(shell: Shell, words: list[str]) -> None:
-    """Their subcommands are listed where none is named."""
-    answer = shell(*words)
-    assert answer.code == (0 if len(words) > 1 else 2)
-    names = ["torchrun", "slurm", "kubernetes"] if words[0] == "render" else ["plan", "audit"]
-    assert [name for name in names if name not in answer.out + answer.err] == []
-
-
-@pytest.mark.parametrize(
-    "words", [["render", "torchrun", "--help"], ["data", "plan", "--help"], ["data", "audit", "-h"]], ids=" ".join
-)
-def test_a_subcommand_has_its_own_options_only(shell: Shell, words: list[str]) -> None:
-    answer = shell(*words)
-    assert answer.code == 0
-    foreign = {"torchrun": "--namespace", "plan": "--loader", "audit": "--samples"}[words[1]]
-    own = {"torchrun": "--hosts", "plan": "--samples", "audit": "--loader"}[words[1]]
-    assert own in answer.out and foreign not in answer.out
-
-
 # -- our own options ---------------------------------------------------------------------------------
 
 
@@ -241,23 +217,6 @@ def test_names_that_people_type(shell: Shell, words: list[str], nodes: list[str]
     assert answer.code == 0, answer
     assert [node["name"] for node in answer.document["nodes"]] == nodes
     assert answer.document["nodes"][0]["nproc"] == nproc
-
-
-@pytest.mark.parametrize("verb", ["run", "check", "test", "join", "status", "logs", "stop", "clean", "diagnose"])
-def test_h_is_help(shell: Shell, verb: str) -> None:
-    answer = shell(verb, "-h")
-    assert answer.code == 0
-    assert "--json" in answer.out
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [("--naem", "--name"), ("--hots", "--hosts"), ("--nprocs", "--nproc"), ("--retry", "--retries")],
-)
-def test_an_unknown_option_in_front_of_the_command(shell: Shell, typed: str, meant: str) -> None:
-    answer = shell("run", "--local", "1", "--dry-run", typed, "x", "--", "train.py")
-    assert (answer.code, answer.out) == (2, "")
-    assert typed in answer.err and meant in answer.err
 
 
 def test_a_command_is_needed(shell: Shell) -> None:

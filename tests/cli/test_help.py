@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import pty
 import shlex
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from tests import forked
-from tests.hosts.waiting import BOUND
 from tests.settings.test_declarations import COMMANDS
 from tests.shell import Shell, shell
 
@@ -212,30 +210,6 @@ def test_a_programs_colours_in_a_pipe(
         done = forked.call(words, cwd=tmp_path, env={**clean, **environment})
         assert done.returncode == 0 and "green" in done.stdout
         assert ("\x1b[32mgreen" in done.stdout) is expected
-
-
-@pytest.mark.processes
-def test_no_color_on_a_terminal(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("print('\\x1b[32mgreen\\x1b[0m')\n")
-    for environment, expected in (({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)):
-        ours, theirs = pty.openpty()
-        process = forked.popen(
-            ["run", "--local", "1", "train.py"], cwd=tmp_path, env={**os.environ, **environment, "TERM": "xterm"},
-            stdout=theirs,
-        )  # fmt: skip
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                data = os.read(ours, 1 << 16)
-            except OSError:  # EIO: the last writer has left
-                break
-            if not data:
-                break
-            shown += data
-        os.close(ours)
-        assert process.wait(BOUND) == 0
-        assert (b"\x1b[32mgreen" in shown) is expected
 
 
 @pytest.mark.processes

@@ -392,7 +392,7 @@ def test_init_replaces_only_by_force(runs, capsys):
     code, _, err = call(capsys, "init")
     assert (code, "--force" in err) == (2, True)
     assert (runs.parent / "allranks.toml").read_text() == "mine = 1"
-    assert call(capsys, "init", "--force", "--json")[1].strip().startswith("{")
+    assert call(capsys, "init", "--force")[0] == 0
     assert (runs.parent / "allranks.toml").read_text() == written
 
 

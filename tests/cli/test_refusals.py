@@ -127,6 +127,7 @@ def test_a_test_before_the_program_is_quick(shell: Shell, value: str) -> None:
         (["run", "--local", "1", "--dry-run", "--allow", "clock,nosuch", "--", "train.py"], "--allow", "nosuch"),
         (["check", "--local", "1", "--dry-run", "--allow", "nosuch"], "--allow", "nosuch"),
         (["test", "--local", "1", "--dry-run", "--allow", "nosuch"], "--allow", "nosuch"),
+        (["check", "--local", "1", "--dry-run", "--only", "nosuch"], "--only", "nosuch"),
         (["test", "--local", "1", "--dry-run", "--only", "nosuch"], "--only", "nosuch"),
         (["test", "--local", "1", "--only", "nosuch"], "--only", "nosuch"),
         (["test", "--local", "1", "--dry-run", "--suite", "pairs", "--only", "barrier"], "--only", "barrier"),
@@ -148,10 +149,6 @@ def test_names_of_checks_and_tests(shell: Shell, words: list[str], option: str, 
 )
 def test_the_name_that_was_meant(shell: Shell, words: list[str], meant: str) -> None:
     refused(shell(*words), meant)
-
-
-def test_check_only_knows_its_names(shell: Shell) -> None:
-    refused(shell("check", "--local", "1", "--dry-run", "--only", "nosuch"), "--only", "nosuch")
 
 
 @pytest.mark.parametrize("label", ["clock", "clock-skew", "world-size-mismatch", "too-many-open-files"])
@@ -332,17 +329,12 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(("command", "figure", "must"), CONTRADICTIONS, ids=lambda value: str(value))
-def test_a_dry_run_refuses_what_run_refuses(shell: Shell, command: list[str], figure: str, must: str) -> None:
-    words = ["--hosts", "g1,g2", "--nproc", "4", "--master-port", "29500", "--dry-run", "--", *command]
-    answer = shell("run", *words)
-    assert answer.code in (exitcodes.USAGE, exitcodes.CHECK_FAILED), answer
-    assert figure in answer.out + answer.err and must in answer.out + answer.err
-
-
-@pytest.mark.parametrize(("command", "figure", "must"), CONTRADICTIONS, ids=lambda value: str(value))
-def test_render_refuses_what_run_refuses(shell: Shell, command: list[str], figure: str, must: str) -> None:
+def test_a_dry_run_and_render_refuse_what_run_refuses(shell: Shell, command: list[str], figure: str, must: str) -> None:
     target = ["--hosts", "g1,g2", "--nproc", "4", "--master-port", "29500"]
     refused(shell("render", command[0], *target, "--", *command), figure, must)
+    answer = shell("run", *target, "--dry-run", "--", *command)
+    assert answer.code in (exitcodes.USAGE, exitcodes.CHECK_FAILED), answer
+    assert figure in answer.out + answer.err and must in answer.out + answer.err
 
 
 @pytest.mark.parametrize(
@@ -377,16 +369,6 @@ def active(name: str, pid: int) -> RunDirectory:
                                     "started": time.time(), "controller": controller})  # fmt: skip
     run.append_line({"t": 1.0, "event": "run-start"})
     return run
-
-
-def test_stop_without_a_name_where_two_runs_are_active(
-    shell: Shell, controllers: list[subprocess.Popen[bytes]]
-) -> None:
-    runs = [active(name, process.pid) for name, process in zip(("one", "two"), controllers, strict=True)]
-    answer = shell("stop")
-    assert answer.code == exitcodes.USAGE, answer
-    assert all(run.name in answer.err for run in runs) and "--all" in answer.err
-    assert [process.poll() for process in controllers] == [None, None]
 
 
 def test_stop_ends_a_controller_that_is_stopped(shell: Shell, controllers: list[subprocess.Popen[bytes]]) -> None:

@@ -1,7 +1,6 @@
-"""allranks top on run directories made by hand: once, as JSON lines, and in the window of a real terminal."""
+"""allranks top on run directories made by hand: once, and in the window of a real terminal."""
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -17,7 +16,6 @@ from pathlib import Path
 import pytest
 from tests.cli.test_ps import make
 from tests.hosts.waiting import BOUND
-from tests.reference.validating import faults
 from tests.shell import Shell
 
 from allranks.runs.directory import RunDirectory
@@ -45,24 +43,6 @@ def test_without_a_terminal_it_is_printed_once(run: RunDirectory, shell: Shell) 
     assert "warning: rank 1 comes late" in lines
     assert lines[-1].endswith("note: hello")
     assert not [line for line in lines if "\x1b" in line or line.startswith("q ends")]
-
-
-def test_json_has_a_line_a_look(run: RunDirectory, shell: Shell) -> None:
-    first = json.loads(shell("top", "--once", "--json").out)
-    assert faults("top", first) == []
-    assert (first["state"], first["step"], first["rate"], first["warnings"]) == (
-        "running",
-        40,
-        2.25,
-        ["rank 1 comes late"],
-    )
-    run.write_document(
-        "result.json", {"exit": 1, "verdict": {"cause": "c", "message": "boom"}, "timing": {"total": 61.5}}
-    )
-    (line,) = shell("top", "--json").out.splitlines()
-    last = json.loads(line)
-    assert faults("top", last) == []
-    assert (last["state"], last["elapsed_s"], last["verdict"]["message"]) == ("failed", 61.5, "boom")
 
 
 class Window:
@@ -99,7 +79,7 @@ class Window:
 
 @pytest.fixture
 def window(run: RunDirectory) -> Iterator[Window]:
-    made = Window("--interval", "200ms")
+    made = Window()
     yield made
     os.close(made.terminal)
 
@@ -142,13 +122,3 @@ def test_it_follows_the_run_and_the_windows_size(window: Window, run: RunDirecto
     assert len(widths) <= 12
     window.press(b"q")
     assert window.code() == 0
-
-
-@pytest.mark.processes
-def test_an_encoding_without_the_characters_has_others(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    window = Window("--color", "never")
-    assert b"o o" in window.wait_for(b"the run goes on")
-    window.press(b"q")
-    assert window.code() == 0
-    os.close(window.terminal)

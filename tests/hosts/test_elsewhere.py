@@ -80,8 +80,8 @@ def test_a_run_is_shown_to_its_end_and_said_words_about(launch: Elsewhere) -> No
     assert logs.returncode == 0 and " step " in logs.stdout
     by_host = launch.call("status", "--on", "h1", str(launch.run_dir), "-q")
     assert by_host.stdout == "running\n", by_host
-    top = launch.call("top", "--on", "h1", "--once", "--json", str(launch.run_dir))
-    assert json.loads(top.stdout)["run"] == name, top
+    top = launch.call("top", "--on", "h1", "--once", str(launch.run_dir))
+    assert top.stdout.startswith(name), top
     attached = Elsewhere(launch.bed, launch.place / "again")
     attached.place = launch.place
     attached.begin("attach", name, "--json")

@@ -16,7 +16,6 @@ from allranks.cli import (
     data,
     explain,
     follow,
-    init,
     logs,
     orphans,
     profile,
@@ -27,7 +26,7 @@ from allranks.cli import (
     status,
     stop,
 )
-from allranks.cli.exec import ExecPlan, ExecReport
+from allranks.cli.exec import ExecReport
 from allranks.cli.fetch import FetchReport
 from allranks.cli.nodes import NodesReport
 from allranks.engines import dry_run, joined
@@ -40,7 +39,6 @@ from allranks.protocol import codec
 from allranks.protocol.run_facts import KINDS, NOT_KEPT
 from allranks.report.checks_table import CheckReport
 from allranks.report.explained import ExplainedPage
-from allranks.report.topview import TopSnapshot
 from allranks.runs import documents
 
 Schema = dict[str, Any]
@@ -77,7 +75,6 @@ DOCUMENTS = [
     Published("node-result", joined.NodeEnd, "`join --json` on a node other than 0"),
     Published("run-status", status.StatusReport, "`status --json`"),
     Published("runs", ps.RunList, "`ps --json`"),
-    Published("top", TopSnapshot, "a line of `top --json`"),
     Published("check", CheckReport, "`check --json`"),
     Published("check-list", dry_run.CheckList, "`check --list --json`"),
     Published("check-plan", dry_run.CheckPlan, "`check --dry-run --json`"),
@@ -94,7 +91,6 @@ DOCUMENTS = [
     Published("orphans", orphans.OrphanReport, "`clean --orphans --json`"),
     Published("report", report.Made, "`report --json`"),
     Published("exec", ExecReport, "`exec --json`"),
-    Published("exec-plan", ExecPlan, "`exec --dry-run --json`"),
     Published("fetch", FetchReport, "`fetch --json`"),
     Published("nodes", NodesReport, "`nodes --json`"),
     Published("log-line", logs.PrintedLine, "a line of `logs --json`"),
@@ -105,7 +101,6 @@ DOCUMENTS = [
     Published("overlap", OverlapDocument, "`overlap --json`"),
     Published("explain", ExplainedPage, "`explain NAME --json`"),
     Published("explain-list", explain.PageList, "`explain --json`"),
-    Published("init", init.InitReport, "`init --json`"),
     Published("error", documents.ErrorDocument, "any command with `--json` that fails"),
 ]
 PUBLISHED = {document.name: document for document in DOCUMENTS}

@@ -26,17 +26,15 @@ _BY_WORDS = [
     ("dry-run", {"test", "--dry-run"}),
     ("detached", {"run", "--detach"}),
     ("orphans", {"clean", "--orphans"}),
-    ("exec-plan", {"exec", "--dry-run"}),
     ("data-plan", {"data", "plan"}),
     ("data-audit", {"data", "audit"}),
     ("run-status", {"status"}),
     ("runs", {"ps"}),
-    ("top", {"top"}),
     ("verdict", {"diagnose"}),
     ("result", {"run"}),
     ("result", {"attach"}),
     *((name, {name}) for name in ("check", "stacks", "profile", "stop", "clean", "exec", "fetch", "nodes", "report")),
-    *((name, {name}) for name in ("render", "overlap", "init")),
+    *((name, {name}) for name in ("render", "overlap")),
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +13,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from allranks.errors import UsageError
 from allranks.findings import Finding, Verdict, Where
-from allranks.protocol.samples import DeviceCounters, GpuCounters, NodeUsage, PortCounters
 from allranks.report.metrics_out import MetricsFile, MetricsPort
 from allranks.report.openmetrics import RunFigures, openmetrics_text
 from allranks.runs.documents import NodeStatus, RankStatus, ResultDocument, StatusDocument
@@ -58,17 +56,6 @@ def test_the_figures_are_read_by_the_parser_of_prometheus() -> None:
     assert not any(name[0].startswith(("allranks_exit", "allranks_verdict")) for name in values)
 
 
-def test_gpus_and_ports_have_figures_of_their_own() -> None:
-    gpu = GpuCounters("0000:07:00.0", 0.9, 30, 80, 1980, 1980, 0x40)
-    devices = DeviceCounters((gpu,), (PortCounters("mlx5_0/1", True, {"symbol_error": 3}),))
-    nodes = (replace(STATUS.nodes[0], usage=NodeUsage(devices=devices)), STATUS.nodes[1])
-    values = samples(openmetrics_text(RunFigures(replace(STATUS, nodes=nodes))))
-    assert values["allranks_gpu_busy_ratio", "gpu=0", "node=h1"] == 0.9
-    assert values["allranks_gpu_clock_hertz", "gpu=0", "node=h1"] == 1.98e9
-    assert values["allranks_gpu_held_reasons", "gpu=0", "node=h1"] == 0x40
-    assert values["allranks_port_counted", "counter=symbol_error", "node=h1", "port=mlx5_0/1"] == 3
-
-
 def test_ranks_of_two_roles_have_figures_of_their_own() -> None:
     """Both have a rank 0."""
     (node, other) = (replace(STATUS.nodes[0], name=name, role=name) for name in ("server", "trainer"))
@@ -106,16 +93,6 @@ def test_a_scrape_has_the_figures_of_the_moment(port: MetricsPort) -> None:
         with urlopen(request, timeout=60) as answer:
             values = samples(answer.read())
         assert (values[("allranks_ranks_up",)], values[("allranks_restarts_total",)]) == (1, restarts)
-
-
-def test_who_says_nothing_does_not_keep_others_waiting(port: MetricsPort) -> None:
-    port.figures = FIGURES
-    address = ("127.0.0.1", int(port.url.split(":")[2].split("/")[0]))
-    silent = [socket.create_connection(address, timeout=60) for _ in range(20)]
-    with urlopen(port.url, timeout=60) as answer:
-        assert b"allranks_ranks_up" in answer.read()
-    for client in silent:
-        client.close()
 
 
 def test_a_port_that_is_taken_is_refused_with_a_hint(port: MetricsPort) -> None:

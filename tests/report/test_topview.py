@@ -33,7 +33,7 @@ def nodes(count: int, each: int) -> tuple[NodeStatus, ...]:
 def snapshot(places: tuple[NodeStatus, ...], **more: Any) -> TopSnapshot:
     given = {
         "run": "pretrain-1", "directory": "runs/pretrain-1", "state": "running", "t": T, "attempt": 1,
-        "elapsed_s": 65.0, "step": 40, "total_steps": None, "rate": 2.0, "eta_s": None, "loss": 0.125, "goodput": 0.914,
+        "elapsed": 65.0, "loss": 0.125, "goodput": 0.914,
         "master": Master("10.0.0.1", 29500), "world_size": sum(len(node.ranks) for node in places), "verdict": None,
         "warnings": (), "nodes": places, **more,
     }  # fmt: skip

@@ -28,8 +28,8 @@ BOUND = 60
 DOCUMENTS = ("run.json", "result.json", "status.json", "verdict.json")
 VERBS = (
     ("status",), ("status", "--json"), ("logs",), ("logs", "--json"), ("logs", "--metrics"), ("diagnose",),
-    ("diagnose", "--json"), ("report",), ("report", "--bundle"), ("clean", "--dry-run", "--older-than", "0s"),
-    ("top",), ("top", "--json"), ("ps",), ("ps", "--json"),
+    ("diagnose", "--json"), ("report",), ("report", "--bundle"), ("clean", "--dry-run"),
+    ("top",), ("ps",), ("ps", "--json"),
 )  # fmt: skip
 OF_ALL_RUNS = ("clean", "ps")
 # They change the directory: each has a copy of its own.
@@ -228,4 +228,3 @@ def test_no_value_in_a_run_directory_is_a_traceback(
             lines = value if name == "events.jsonl" and isinstance(value, list) else [value]
             (run / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
         read_all(run, capsys)
-

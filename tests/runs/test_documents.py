@@ -14,7 +14,6 @@ from allranks.protocol.codec import decode_parts, encode
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import (
     GroupResult,
-    NamedNode,
     NodeEntry,
     ResultDocument,
     RunDocument,
@@ -23,7 +22,7 @@ from allranks.runs.documents import (
     SuiteResult,
     result_record,
 )
-from allranks.runs.opening import controller_identity, take_control, write_first_status, write_nodes
+from allranks.runs.opening import controller_identity, take_control
 from allranks.runs.result import replace_result, write_result
 
 WRITERS = {
@@ -69,16 +68,6 @@ def test_a_finding_without_its_id_is_shown_all_the_same() -> None:
     findings = [{"message": "m", "status": "odd", "where": None}, {"id": "oom"}, 5]
     expected = Finding("", "unknown", "m")
     assert result_record({"exit": 1, "findings": findings}).findings == (expected,)
-
-
-def test_what_is_not_known_of_a_node_yet_is_absent(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    write_first_status(run, "starting", [NamedNode("h1", 0, "h1", node_rank=0)])
-    status = run.read_document("status.json") or {}
-    assert status["nodes"] == [{"name": "h1", "index": 0, "state": "connecting", "ranks": []}]
-    write_nodes(run, [NamedNode("h1", 0, "h1", node_rank=0)])
-    document = run.read_document("run.json") or {}
-    assert document["nodes"] == [{"name": "h1", "index": 0, "host": "h1", "node_rank": 0}]
 
 
 def test_a_run_that_changes_hands_keeps_what_this_version_does_not_know(tmp_path: Path) -> None:

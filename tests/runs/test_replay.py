@@ -13,7 +13,7 @@ from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.messages import StartedMessage
 from allranks.protocol.run_facts import AttemptStart, EndingBegun, NodesAsked, RunStart, Stamped, StepsSeen
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import NamedNode, ResultDocument, RunOpened, StatusDocument, TimeLedger
+from allranks.runs.documents import NodeEntry, ResultDocument, RunOpened, StatusDocument, TimeLedger
 from allranks.runs.reading import LogReader
 from allranks.runs.replay import LinesView, Replay
 from allranks.runs.result import write_result
@@ -53,7 +53,7 @@ def spoken(*calls: tuple[str, Any]) -> list[str]:
 def test_a_whole_run_comes_through(run: RunDirectory) -> None:
     shown = Shown()
     replay = Replay(run, shown, lambda: 5.0)
-    nodes = tuple(NamedNode(name, host=name) for name in ("demo-0", "demo-1"))
+    nodes = tuple(NodeEntry(name, host=name) for name in ("demo-0", "demo-1"))
     odd = b"\xff\xfe not UTF-8\n"
     lines = spoken(
         ("say", ["join", "2 of 2 nodes are here"]),

@@ -75,7 +75,6 @@ DIAGNOSE = Declared(
             "[FILE… | DIR | - | RUN]",
             "logs of any launcher, a directory of them, standard input, or a run [default: the newest run]",
             many=True,
-            names_run=True,
         ),
     ),
     options=(
@@ -156,9 +155,7 @@ TOP = Declared(
     options=(
         ON,
         SettingRow("once", FLAG, "print it once, as where standard output is not a terminal"),
-        SettingRow("interval", duration(0.2), "time between two looks", default=1.0, metavar="DURATION"),
         RUNS_DIR,
-        SettingRow("json_", FLAG, "print a line of JSON each interval until the run ends", options="--json"),
     ),
 )
 ONLY_RANKS = SettingRow(
@@ -199,7 +196,6 @@ PROFILE = Declared(
         ONLY_ROLES,
         SettingRow("steps", whole_number(1, 1000), "whole steps to profile, as the run shows them", default=3),
         SettingRow("limit", duration(1), "time after which it ends, whatever the steps", default=60.0),
-        SettingRow("output", text("a path", "PATH"), "write the trace here too: a file, of several ranks a directory"),
         RUNS_DIR,
         AS_JSON,
     ),
@@ -484,7 +480,7 @@ INIT = Declared(
     "Write a commented allranks.toml here: every setting with its default.",
     ("init",),
     "init.command",
-    options=(SettingRow("force", FLAG, "replace the file that is there"), AS_JSON),
+    options=(SettingRow("force", FLAG, "replace the file that is there"),),
 )
 
 COMMANDS: dict[str, Declared | DeclaredVerbs] = {

@@ -23,7 +23,7 @@ from allranks.cluster.names import show
 from allranks.errors import AllranksError, UsageError
 from allranks.protocol.jsontext import Json
 from allranks.report.terminal import shows_colour
-from allranks.settings.parsers import FLAG, Parser, choice, path
+from allranks.settings.parsers import FLAG, choice, path
 from allranks.settings.setting import OPTIONS, PANELS, SettingRow
 from allranks.settings.table import SETTINGS, suggestion
 from allranks.text import join_words
@@ -161,12 +161,12 @@ class RowOption(click.Option):
             multiple=row.parser.repeats,
             metavar=None if row.parser.is_flag else row.shown_metavar,
             default=False if row.parser.is_flag else None,
-            type=bool if row.parser.is_flag else str,
-            shell_complete=self._offers,
+            type=bool if row.parser.is_flag else text_type(row.parser.is_path),
+            shell_complete=self._offers if row.parser.choices else None,
         )
 
-    def _offers(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return offers(self.row.parser.choices, self.row.parser, incomplete)
+    def _offers(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        return [word for word in self.row.parser.choices if word.startswith(incomplete)]
 
 
 class WordArgument(click.Argument):
@@ -180,12 +180,9 @@ class WordArgument(click.Argument):
             nargs=count,
             required=argument.required,
             metavar=argument.metavar,
-            type=str,
-            shell_complete=self._offers,
+            type=text_type(is_path=True),
+            shell_complete=_run_names if argument.names_run else None,
         )
-
-    def _offers(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return offers(run_names() if self.argument.names_run else (), PATH, incomplete)
 
 
 class DeclaredCommand(click.Command):
@@ -282,24 +279,20 @@ class DeclaredCommand(click.Command):
                     formatter.write_dl([(names.ljust(width), text) for names, text in lines], col_max=WIDEST)
 
 
-def offers(words: Iterable[str], parser: Parser, incomplete: str) -> list[CompletionItem]:
-    """List what a shell may offer for a word: those of `words` that begin so, else files where it is a path."""
-    from click.shell_completion import CompletionItem  # imported late: only a shell asks
-
-    items = [CompletionItem(word) for word in words if word.startswith(incomplete)]
-    if parser.is_path and not items:
-        return [CompletionItem(incomplete, type="dir" if parser.metavar == "DIR" else "file")]
-    return items
+def text_type(is_path: bool) -> click.ParamType:
+    """Make the type of a word, which is read by a parser of ours: a shell completes paths."""
+    return click.Path(readable=False) if is_path else click.STRING
 
 
-def run_names() -> list[str]:
-    """List the runs of this directory's settings, the newest first; none where they cannot be read."""
+def _run_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """List the runs of this directory's settings that begin so, the newest first; none where they cannot be read."""
     from .chosen_run import list_runs, runs_directory  # imported late: only a shell asks
 
     try:
-        return [run.name for run in reversed(list_runs(runs_directory(None)))]
+        runs = list_runs(runs_directory(None))
     except (AllranksError, OSError):
         return []
+    return [run.name for run in reversed(runs) if run.name.startswith(incomplete)]
 
 
 class AllVerbs(click.Group):

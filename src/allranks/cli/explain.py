@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from allranks.diagnose.causes import CAUSES
-from allranks.diagnose.signatures import site
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.findings import explain_command
@@ -23,18 +22,10 @@ from .config_files import use_signatures
 WIDEST = 100  # columns: longer lines are hard to read
 
 
-class ListedPage(NamedTuple):
-    """A page, without its sections. `kind`: cause, check, state or signature."""
-
-    name: str
-    kind: str
-    summary: str
-
-
 class PageList(NamedTuple):
     """What `explain --json` prints: all pages that there are."""
 
-    pages: Sequence[ListedPage]
+    pages: Sequence[ExplainedPage]
 
 
 def command(name: str | None, signatures: str | None, json_: bool) -> int:
@@ -46,8 +37,7 @@ def command(name: str | None, signatures: str | None, json_: bool) -> int:
     if name is None:
         pages = all_pages()
         if json_:
-            listed = PageList([ListedPage(page.name, page.kind, page.summary) for page in pages])
-            sys.stdout.write(document_line(listed) + "\n")
+            sys.stdout.write(document_line(PageList(pages)) + "\n")
         else:
             sys.stdout.write("\n".join(list_lines(pages, width)) + "\n")
         return DONE
@@ -73,7 +63,5 @@ def find_page(name: str) -> ExplainedPage:
 
 def all_pages() -> Sequence[ExplainedPage]:
     """Give the pages of all causes, of all checks, and of all states."""
-    pages = [
-        explained(name, all_checks()) for name in (*CAUSES, *all_checks(), *STATES, *(row.id for row in site.rows()))
-    ]
+    pages = [explained(name, all_checks()) for name in (*CAUSES, *all_checks(), *STATES)]
     return [page for page in pages if page is not None]

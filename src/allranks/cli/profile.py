@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +43,6 @@ def command(
     role: Sequence[str],
     steps: int,
     limit: float,
-    output: str | None,
     runs_dir: str | None,
     json_: bool,
 ) -> int:
@@ -65,8 +63,6 @@ def command(
         raise NodeError("; ".join(f"{name} was not profiled: {why}" for name, why in errors.items()))
     traces, notes = overlap.read_traces([Path(one.trace) for one in traced])
     report = ProfileReport(directory.name, ranks, document(measure(traces, are_cut=True), TOP, notes), errors)
-    if output is not None:
-        _copy([Path(one.trace) for one in traced], Path(output))
     if json_:
         print(document_line(report))
     else:
@@ -96,17 +92,6 @@ def _fetched(one: ProfiledRank) -> ProfiledRank:
         else:
             time.sleep(0.05)
     return one
-
-
-def _copy(traces: Sequence[Path], output: Path) -> None:
-    """Copy one trace to a file, or any number into a directory."""
-    try:
-        if len(traces) > 1:
-            output.mkdir(parents=True, exist_ok=True)
-        for trace in traces:
-            shutil.copy(trace, output)
-    except OSError as error:
-        raise UsageError(f"--output {output}: {error.strerror}") from None
 
 
 def _lines(ranks: Sequence[ProfiledRank]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from allranks.gang.transport import NodeReach
 from allranks.preflight.pasted_figures import refuse_contradictions
 from allranks.protocol.run_facts import PlainNote, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import NamedNode, OpenedRole, ResultDocument, RunOpened
+from allranks.runs.documents import NodeEntry, OpenedRole, ResultDocument, RunOpened
 from allranks.runs.result import over_when_interrupted
 from allranks.runs.view import View
 from allranks.settings.layers import Resolved
@@ -102,8 +102,8 @@ def opening(session: Session) -> RunOpened:
     )
 
 
-def _entry(node: Node) -> NamedNode:
-    return NamedNode(node.name, host=node.host, slots=node.slots)
+def _entry(node: Node) -> NodeEntry:
+    return NodeEntry(node.name, host=node.host, slots=node.slots)
 
 
 class ControlledRun:

@@ -40,7 +40,7 @@ from allranks.protocol.orders import Order, terms_alone
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.run_facts import RunStart, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import NamedNode, ResultDocument, RunDocument
+from allranks.runs.documents import NodeEntry, ResultDocument, RunDocument
 from allranks.runs.opening import write_opening
 from allranks.runs.questions import socket_name
 from allranks.runs.result import least_result, write_result
@@ -127,7 +127,7 @@ class Meeting:
     def _not_started(self, code: int, finding: Finding) -> NotStarted:
         """Write the run directory of a run that did not begin, and return the error to raise, with its result."""
         run = RunDirectory.create(Path(self._spec.places.runs_dir), self._spec.places.name, time.time())
-        nodes = tuple(NamedNode(name, rank, name, node_rank=rank) for rank, name in self._known().items())
+        nodes = tuple(NodeEntry(name, rank, name, node_rank=rank) for rank, name in self._known().items())
         known = RunDocument(started=self.opened_t, nodes=nodes, source=JOINED, workdir=os.getcwd())
         write_opening(run, self._spec, known)
         run.append(Stamped("", time.time(), None, RunStart(run.name, "")))

@@ -19,7 +19,7 @@ from allranks.protocol.codec import decode, encode
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.run_facts import JobProgress, NodesAsked, PlainNote, RunStart, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ORPHANED, Document, Left, NamedNode, ResultDocument, RunDocument
+from allranks.runs.documents import ORPHANED, Document, Left, NodeEntry, ResultDocument, RunDocument
 from allranks.runs.opening import controller_identity, write_first_status, write_opening
 from allranks.runs.replay import Replay
 from allranks.runs.result import write_result
@@ -43,7 +43,7 @@ def create_run(spec: RunSpec, name: str, place: object, nodes: Sequence[str], no
     """Make a run directory as `run` makes it. `place`: the engine's record of where the run really is."""
     run = RunDirectory.create(Path(spec.places.runs_dir), spec.places.name, now)
     (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
-    listed = tuple(NamedNode(node, index, node, node_rank=index) for index, node in enumerate(nodes))
+    listed = tuple(NodeEntry(node, index, node, node_rank=index) for index, node in enumerate(nodes))
     document: Document = encode(place)
     known = RunDocument(
         uid=name,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from allranks.diagnose.causes import CAUSES, OF_THE_PROGRAM, Cause, Charge, in_place
-from allranks.diagnose.signatures import Row, site
+from allranks.diagnose.signatures import site
 from allranks.exitcodes import MEANINGS, PROGRAM_FAILED
 from allranks.gang.policy import ROWS
 from allranks.preflight.check import Check
@@ -86,7 +86,7 @@ class Section(NamedTuple):
 
 
 class ExplainedPage(NamedTuple):
-    """What is said of a cause, a check, a state or a signature, which is its `kind`."""
+    """What is said of a cause, a check or a state, which is its `kind`."""
 
     name: str
     kind: str
@@ -95,12 +95,9 @@ class ExplainedPage(NamedTuple):
 
 
 def explained(name: str, checks: Mapping[str, Check]) -> ExplainedPage | None:
-    """Give the page of a cause, a signature of the site, one of the checks, or a state; None for another name."""
+    """Give the page of a cause, one of the checks, or a state; None for another name."""
     if name in CAUSES:
         return cause_page(CAUSES[name])
-    of_site = {row.id: row for row in site.rows()}
-    if name in of_site:
-        return signature_page(of_site[name])
     if name in STATES and name not in checks:
         return state_page(name)
     if name in checks:
@@ -128,17 +125,6 @@ def cause_page(cause: Cause) -> ExplainedPage:
         other = join_words(explained_by, "or")
         sections.append(Section("Explained by", (f"Where it is seen too, the fault is {other}.",)))
     return ExplainedPage(cause.id, "cause", _sentence(_capitalised(cause.meaning)), tuple(sections))
-
-
-def signature_page(row: Row) -> ExplainedPage:
-    """Say what a signature of the site's own finds, and what it means."""
-    sections = (
-        Section("Cause", (f"{row.cause}.",)),
-        Section("Fix", (_sentence(in_place(row.fix)),)),
-        Section("Lines", (f"`{row.pattern}` (of {row.source}).",)),
-    )
-    meaning = row.means or f"it stands for {row.cause}"
-    return ExplainedPage(row.id, "signature", _sentence(_capitalised(meaning)), sections)
 
 
 def state_page(name: str) -> ExplainedPage:
@@ -214,7 +200,6 @@ _HEADINGS = (
     ("cause", "Causes of a verdict"),
     ("check", "Checks of the nodes"),
     ("state", "States"),
-    ("signature", "Signatures of this site"),
 )
 
 

@@ -5,7 +5,7 @@ prometheus-client writes the text (the extra `metrics`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from prometheus_client.core import (
@@ -18,7 +18,6 @@ from prometheus_client.core import (
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from allranks.protocol.samples import GpuCounters
 from allranks.runs.directory import STATES as ENDED_AS
 from allranks.runs.documents import GOING_ON, OVER, NodeStatus, RankStatus, ResultDocument, StatusDocument
 
@@ -65,39 +64,7 @@ class FiguresCollector(Collector):
         yield _of_run("allranks_goodput_ratio", "Share of the time that went into useful steps.", run, status.goodput)
         for figure in OF_RANKS:
             yield _of_ranks(figure, run, ranks)
-        yield from _of_devices(run, status.nodes)
         yield from _end(run, result)
-
-
-OF_GPUS: tuple[tuple[str, str, Callable[[GpuCounters], float | None]], ...] = (
-    ("busy_ratio", "Share of the time in which the GPU had work.", lambda gpu: gpu.busy),
-    ("memory_used_bytes", "Memory of the GPU in use.", lambda gpu: gpu.memory_used),
-    ("clock_hertz", "Clock of the GPU's processors.", lambda gpu: gpu.clock * 1e6),
-    ("held_reasons", "Why its clock is lower than it could be, as NVML's bits.", lambda gpu: gpu.held),
-    ("uncorrected_errors", "ECC errors that were not corrected, in this attempt.", lambda gpu: gpu.ecc),
-    ("nvlink_errors", "Errors of its NVLinks, in this attempt.", lambda gpu: gpu.nvlink_errors),
-)
-
-
-def _of_devices(run: str, nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
-    """Yield the figures of GPUs and ports, where nodes have some."""
-    devices = [(node.name, node.usage.devices) for node in nodes if node.usage is not None and node.usage.devices]
-    gpus = [(name, str(number), gpu) for name, of in devices for number, gpu in enumerate(of.gpus)]
-    for figure, text, value in OF_GPUS if gpus else ():
-        family = GaugeMetricFamily(f"allranks_gpu_{figure}", text, labels=["run", "node", "gpu"])
-        for name, number, gpu in gpus:
-            known = value(gpu)
-            if known is not None:
-                family.add_metric([run, name, number], known)
-        yield family
-    ports = [(name, port) for name, of in devices for port in of.ports]
-    if ports:
-        text = "What a port of InfiniBand, RoCE or EFA has counted in this attempt."
-        family = GaugeMetricFamily("allranks_port_counted", text, labels=["run", "node", "port", "counter"])
-        for name, port in ports:
-            for counter, count in port.counted.items():
-                family.add_metric([run, name, port.port, counter], count)
-        yield family
 
 
 def _end(run: str, result: ResultDocument | None) -> Iterator[Metric]:

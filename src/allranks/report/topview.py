@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from allranks.protocol.codec import omit_empty
 from allranks.protocol.run_facts import Fact, Stamped
 from allranks.protocol.samples import NodeUsage
 from allranks.runs.documents import NodeStatus, RankStatus, RunProgress, RunReport
@@ -61,26 +60,16 @@ _BY_STATE = {
     "started": STARTED,
     "waiting": WAITING,
 }
-# What stands for a character where the terminal's encoding lacks it.
-ASCII = str.maketrans(
-    {"▁": "_", "▄": "=", "█": "#", "▪": "o", "○": "c", "·": ".", "✓": "v", "✗": "X", "×": "x", "─": "-", "…": "~"}
-)
 
 
-@omit_empty()
 @dataclass(frozen=True)
 class TopSnapshot(RunReport):
-    """A run at a moment: a line of `top --json`.
+    """A run at a moment, `elapsed` seconds after its start.
 
-    `step` is that of the rank that is behind, `rate` in steps a second, `eta_s` the seconds that are left at this rate.
-    `loss` is the last that the lowest rank with metrics has written. `warnings` are sentences about this attempt.
+    `loss` is the last that rank 0 has reported. `warnings` are sentences about this attempt.
     """
 
-    elapsed_s: float | None = None
-    step: int | None = None
-    total_steps: int | None = None
-    rate: float | None = None
-    eta_s: float | None = None
+    elapsed: float | None = None
     loss: float | None = None
     warnings: tuple[str, ...] = ()
 
@@ -132,7 +121,7 @@ def _head(snapshot: TopSnapshot, progress: RunProgress, width: int, colour: bool
         figures.append(f"{progress.rate:.2f} steps/s")
     if snapshot.loss is not None:
         figures.append(f"loss {snapshot.loss:.4g}")
-    began = snapshot.t - snapshot.elapsed_s if snapshot.elapsed_s is not None else None
+    began = snapshot.t - snapshot.elapsed if snapshot.elapsed is not None else None
     spent = time_text(progress, snapshot.t, began, snapshot.goodput)
     if spent and began is not None:
         spent = f"after {spent}"

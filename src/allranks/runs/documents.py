@@ -61,12 +61,6 @@ class NodeEntry:
     role: str = ""
 
 
-@omit_empty()
-@dataclass(frozen=True)
-class NamedNode(NodeEntry):
-    """A node of which little more than its name is known here: the fields that are not known are absent."""
-
-
 @omit_empty("engine", "slurm")
 @dataclass(frozen=True)
 class RunDocument:
@@ -182,12 +176,6 @@ class NodeStatus:
     usage: NodeUsage | None = None
     role: str = ""
     warnings: tuple[str, ...] = ()
-
-
-@omit_empty("address", "usage", "role", "warnings")
-@dataclass(frozen=True)
-class WaitingNode(NodeStatus):
-    """A node that has not answered yet: its address is absent."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from allranks.settings.roles import main_role
 from allranks.settings.secrets import redact_argv
 
 from .directory import RunDirectory
-from .documents import ControllerRecord, Document, NodeEntry, RunDocument, StatusDocument, WaitingNode
+from .documents import ControllerRecord, Document, NodeEntry, NodeStatus, RunDocument, StatusDocument
 from .known_directories import note_runs_directory
 
 
@@ -45,7 +45,7 @@ def write_opening(run: RunDirectory, spec: RunSpec, known: RunDocument) -> None:
 
 def write_first_status(run: RunDirectory, state: str, nodes: Sequence[NodeEntry] = (), name: str = "") -> None:
     """Write status.json until the controller, wherever it is, writes its own."""
-    waiting = tuple(WaitingNode(node.name, node.index, state="connecting") for node in nodes)
+    waiting = tuple(NodeStatus(node.name, node.index, state="connecting") for node in nodes)
     write_status(run, StatusDocument(name or run.name, state, time.time(), nodes=waiting))
 
 

@@ -15,7 +15,7 @@ from allranks.protocol.jsontext import DecodeError, Json, read_object
 from allranks.protocol.run_facts import AttemptStart, Fact, JoinProgress, RunEnd, Stamped, read_line, write_line
 
 from .directory import DOCUMENT_LIMIT, RunDirectory
-from .documents import OVER, NamedNode, ResultDocument, RunOpened, StatusDocument, result_record
+from .documents import OVER, NodeEntry, ResultDocument, RunOpened, StatusDocument, result_record
 from .logs import LogWriter
 from .opening import write_nodes, write_status
 from .regular import size_of
@@ -187,6 +187,6 @@ class Replay:
 
     def _opening(self, opened: RunOpened) -> None:
         listed = enumerate(opened.nodes)
-        nodes = [NamedNode(node.name, index, node.host, slots=node.slots, node_rank=index) for index, node in listed]
+        nodes = [NodeEntry(node.name, index, node.host, slots=node.slots, node_rank=index) for index, node in listed]
         self._nodes = {node.name: index for index, node in enumerate(nodes)}
         write_nodes(self.run, nodes)
