@@ -279,7 +279,7 @@ class DeclaredCommand(click.Command):
                     formatter.write_dl([(names.ljust(width), text) for names, text in lines], col_max=WIDEST)
 
 
-def text_type(is_path: bool) -> click.ParamType:
+def text_type(is_path: bool) -> click.Path | click.types.StringParamType:
     """Make the type of a word, which is read by a parser of ours: a shell completes paths."""
     return click.Path(readable=False) if is_path else click.STRING
 

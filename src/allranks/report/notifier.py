@@ -93,7 +93,7 @@ def notice_of_end(result: ResultDocument, runs_dir: str) -> Notice | None:
 
 def _notice(run: str, runs_dir: str, what: str, text: str, kind: str) -> Notice:
     """Put the parts together, without secrets and escape sequences, and not longer than services take."""
-    hidden = Redactor().text("\n".join(plain(line) for line in text.splitlines()))
+    hidden = Redactor().text("\n".join(plain(line) for line in text.splitlines()), "notification")
     return Notice(plain(f"allranks {run}: {what}"), f"{cut(hidden, LONGEST)}\n{plain(f'{runs_dir}/{run}')}", kind)
 
 
