@@ -110,7 +110,7 @@ def test_hostile_files_give_a_verdict_or_are_refused(campaign: Campaign, tmp_pat
 
 
 def _read(files: list[Path], campaign: Campaign) -> Evidence | None:
-    evidence = outcome(UsageError, logdiagnosis.read_logs, files, processes=1)
+    evidence = outcome(UsageError, logdiagnosis.read_logs, files)
     if isinstance(evidence, UsageError):
         assert str(files[0].parent) in str(evidence)
         campaign.counts["refused"] = campaign.counts.get("refused", 0) + 1

@@ -14,8 +14,9 @@ from tests.run_directories import T, events
 from allranks.findings import Where
 from allranks.protocol.run_facts import Fact, NodeReplaced, Stamped, read_line
 from allranks.report.page import render
-from allranks.report.timeline import PlottedNode, Timeline, choose_rows, timeline
+from allranks.report.timeline import Timeline, choose_rows, timeline
 from allranks.report.timeplot import LEFT, NOWHERE, WIDTH, Scale, TimelinePlot, timeline_plot
+from allranks.runs.documents import NodeEntry, NodeStatus, RankStatus, RunDocument, StatusDocument
 
 NODES = {"h1": [0, 1], "h2": [2, 3]}
 
@@ -25,8 +26,10 @@ def fold(
 ) -> Timeline:
     """A timeline of lines as they stand in events.jsonl, or of facts."""
     facts = (read_line(one) if isinstance(one, dict) else one for one in told)
-    plans = {name: PlottedNode(ranks) for name, ranks in nodes.items()}
-    return timeline((stamped for stamped in facts if stamped is not None), plans, aliases)
+    names = {name: address for address, name in aliases.items()}
+    run = RunDocument(nodes=tuple(NodeEntry(name, address=names.get(name)) for name in nodes))
+    placed = [NodeStatus(name, ranks=tuple(map(RankStatus, ranks))) for name, ranks in nodes.items()]
+    return timeline((stamped for stamped in facts if stamped is not None), run, StatusDocument(nodes=tuple(placed)))
 
 
 def plot_of(line: Timeline, culprit: Where = NOWHERE) -> TimelinePlot:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from allranks.diagnose.recorded import AttemptFacts, fold, last_attempt
 from allranks.protocol.codec import field_names, json_name
 from allranks.protocol.run_facts import KINDS, Fact, Stamped, read_line, write_line
-from allranks.report.timeline import PlottedNode, timeline
+from allranks.report.timeline import timeline
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import StatusDocument
+from allranks.runs.documents import NodeStatus, RankStatus, RunDocument, StatusDocument
 from allranks.runs.timeledger import Timekeeper, ledger_of
 
 NODES = ("h1", "h2")
@@ -57,5 +57,5 @@ def test_live_and_saved_are_one(facts: list[Stamped[Fact]]) -> None:
     last = last_attempt(saved)
     assert fold(kept.facts, last, NODES) == fold(saved, last, NODES)
     assert ledger_of(saved, StatusDocument()) == ledger_of(facts, StatusDocument()) == keeper.ledger(keeper.latest)
-    nodes = {name: PlottedNode([rank]) for rank, name in enumerate(NODES)}
-    assert timeline(saved, nodes, {}) == timeline(facts, nodes, {})
+    status = StatusDocument(nodes=tuple(NodeStatus(name, ranks=(RankStatus(at),)) for at, name in enumerate(NODES)))
+    assert timeline(saved, RunDocument(), status) == timeline(facts, RunDocument(), status)

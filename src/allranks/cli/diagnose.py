@@ -24,7 +24,6 @@ from allranks.runs.logdiagnosis import LogPart, find_logs, read_log_files, read_
 
 from .chosen_run import find_in, runs_directory
 from .config_files import use_signatures
-from .streams import show_reading
 
 NO_FAILURE = "none"  # what -q prints in the place of a cause
 
@@ -85,8 +84,8 @@ def _verdict(words: list[str], run: RunDirectory | None, html: str | None) -> Ve
             from .report import fresh_redactor, write_page  # imported late: allranks.pyz has no Jinja2
 
             write_page(run, Path(html), fresh_redactor())
-        return judge_run(run, show_reading)
-    reading = read_log_files(find_logs(words), show_reading)
+        return judge_run(run)
+    reading = read_log_files(find_logs(words))
     for path, reason in reading.unread.items():
         print(f"note: {path}: {reason}", file=sys.stderr)
     return _of_logs(judge_logs(reading.evidence), reading.scanned, html)

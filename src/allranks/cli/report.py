@@ -35,7 +35,6 @@ from allranks.settings.secrets import is_secret_name
 from allranks.text import count_of, plural
 
 from .chosen_run import find_run
-from .streams import show_reading
 
 AT_ONCE = 16 << 20  # bytes of logs that are read for the page at the end of a failed run: some tenths of a second
 END_SECONDS = 10.0  # for that page
@@ -77,7 +76,7 @@ def _page(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
 
 
 def _bundle(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
-    redactor, files = write_bundle(run, path, judged, lambda: fresh_redactor(patterns), show_reading)
+    redactor, files = write_bundle(run, path, judged, lambda: fresh_redactor(patterns))
     return Made(bundle=str(path), files=files, redacted=redactor.hidden)
 
 
@@ -108,7 +107,7 @@ def place(output: str | None, name: str) -> Path:
 
 def write_page(run: RunDirectory, path: Path, redactor: Redactor) -> None:
     """Write the page of a run; raise UsageError where it cannot be written."""
-    _write(gather(run, judged, progress=show_reading), path, redactor)
+    _write(gather(run, judged), path, redactor)
 
 
 def write_log_page(verdict: Verdict, scanned: Sequence[tuple[Path, Sequence[LogPart]]], path: Path) -> None:

@@ -17,8 +17,6 @@ from typing import Any, TextIO
 from allranks import exitcodes
 from allranks.report.terminal import clean_lines, redraw_line, wants_colour
 
-SAID_FROM = 128 << 20  # bytes from which on the terminal shows how far reading is
-
 
 class OutputLost(BaseException):
     """Standard output is closed, and the command has nothing else to do. It ends a command as SystemExit does."""
@@ -124,12 +122,6 @@ def exit_code(code: int) -> int:
             code = code or exitcodes.USAGE
     sys.stderr.flush()
     return code
-
-
-def show_reading(done: int, total: int) -> None:
-    """Show how much of large logs has been read: one line of a terminal, which is written over."""
-    if total >= SAID_FROM and sys.stderr.isatty():
-        redraw_line(sys.stderr, f"reading {done / 1e6:,.0f} of {total / 1e6:,.0f} MB" if done < total else "")
 
 
 class ProgressLine:

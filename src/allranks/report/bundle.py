@@ -19,7 +19,6 @@ from allranks.errors import UsageError
 from allranks.protocol.codec import SCHEMA, encode, omit_empty
 from allranks.protocol.jsontext import Json
 from allranks.runs.directory import RunDirectory
-from allranks.runs.logdiagnosis import Progress
 from allranks.runs.regular import open_dense, replacing
 
 from .excerpts import CONTEXT, logs_of
@@ -156,13 +155,13 @@ def _text(
 
 
 def write_bundle(
-    run: RunDirectory, path: Path, judge: Checks, fresh: Callable[[], Redactor], progress: Progress | None = None
+    run: RunDirectory, path: Path, judge: Checks, fresh: Callable[[], Redactor]
 ) -> tuple[Redactor, list[str]]:
     """Write the zip. Return the redactor, which knows what was hidden, and the names of the files in the zip.
 
     `fresh` makes redactors: the page has its own, so that nothing is listed twice.
     """
-    gathered = gather(run, judge, progress=progress)
+    gathered = gather(run, judge)
     for_page = fresh()
     redactor = fresh()
     record = redacted(gathered, for_page)

@@ -13,7 +13,7 @@ from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import PreflightDocument, SuiteResult, suite_result
 from allranks.runs.judged import judge_run
-from allranks.runs.logdiagnosis import LogPart, Progress, read_log_files
+from allranks.runs.logdiagnosis import LogPart, read_log_files
 from allranks.runs.regular import open_regular
 from allranks.runs.tests import read_rows
 
@@ -30,16 +30,16 @@ TEXTS = (".txt", ".log", ".json", ".jsonl")
 Checks = Callable[[PreflightDocument], tuple[list[Finding], Mapping[str, Mapping[str, str]]]]
 
 
-def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None, progress: Progress | None = None) -> Record:
+def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None) -> Record:
     """`judge` gives findings and table of saved preflight evidence."""
     scanned: dict[Path, list[LogPart]] = {}
 
-    def read(files: Sequence[Path], on_progress: Progress | None) -> Evidence:
-        reading = read_log_files(files, on_progress)
+    def read(files: Sequence[Path]) -> Evidence:
+        reading = read_log_files(files)
         scanned.update(reading.scanned)
         return reading.evidence
 
-    verdict = judge_run(run, progress, read)
+    verdict = judge_run(run, read)
     where = verdict.finding.where
     logs = sorted(logs_of(run), key=lambda log: log.rank is None or (log.rank, log.role) != (where.rank, where.role))
     paths = {log: run.path / log.file for log in logs[:MOST_LOGS]}

@@ -21,7 +21,6 @@ from allranks.protocol.run_facts import of_kind
 from allranks.runs.documents import (
     ResultDocument,
     RunDocument,
-    StatusDocument,
     SuiteResult,
 )
 from allranks.runs.timeledger import ledger_of
@@ -36,7 +35,7 @@ from .machines import addresses, facts_of, machine_groups, scheduler
 from .page import FINDINGS, LINES, environment, findings_of, moment, render, test_level
 from .record import Excerpt, LogName, Record
 from .redact import Hidden
-from .timeline import PlottedNode, timeline
+from .timeline import timeline
 from .timeplot import legend, timeline_plot
 
 BUDGET = 2_000_000  # characters of all excerpts, as they stand in the page
@@ -54,13 +53,11 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     result = record.result or ResultDocument()
     verdict = record.verdict
     node_facts = facts_of(record.preflight)
-    nodes, aliases = _nodes(run, record.status)
     where = verdict.finding.where
-    main = next((role.name for role in run.roles), "")
-    line = timeline(record.facts, nodes, aliases, main)
+    line = timeline(record.facts, run, record.status)
     own = [stamped for stamped in record.facts if not stamped.role]
     ledger = result.time_ledger or ledger_of(own, record.status)
-    links_of, links = _links(record, list(nodes))
+    links_of, links = _links(record, [node.name for node in run.nodes])
     checks_summary, columns, checks, columns_left_out = _checks(record)
     return render(
         "run.html",
@@ -120,18 +117,6 @@ def _duration(seconds: float | None) -> str:
 
 
 # -- the head --------------------------------------------------------------------------------------
-
-
-def _nodes(run: RunDocument, status: StatusDocument) -> tuple[dict[str, PlottedNode], dict[str, str]]:
-    nodes: dict[str, PlottedNode] = {}
-    aliases = {}
-    for entry in run.nodes:
-        nodes[entry.name] = PlottedNode(role=entry.role)
-        if entry.address is not None:
-            aliases[entry.address] = entry.name
-    for node in status.nodes:
-        nodes[node.name] = PlottedNode([rank.rank for rank in node.ranks], node.role)
-    return nodes, aliases
 
 
 def _summary(run: RunDocument, record: Record) -> str:

@@ -5,9 +5,8 @@ Events come from a file that other machines had a part in: what is not as expect
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from allranks.findings import Where
 from allranks.protocol.attempts import AttemptEnd
@@ -36,6 +35,7 @@ from allranks.protocol.run_facts import (
     Stamped,
     SuitePassed,
 )
+from allranks.runs.documents import RunDocument, StatusDocument
 from allranks.text import count_of, cut, group
 
 LONGEST = 100  # characters of a name or a note
@@ -133,35 +133,24 @@ class Timeline:
     moments: tuple[Moment, ...]
 
 
-class PlottedNode(NamedTuple):
-    """A node of the plan with its ranks: one that never came has a row too. `role`: the part of the run it is of."""
-
-    ranks: Sequence[int] = ()
-    role: str = ""
-
-
-def timeline(
-    facts: Iterable[Stamped[Fact]], nodes: Mapping[str, PlottedNode], aliases: Mapping[str, str], main_role: str = ""
-) -> Timeline:
-    """Fold the facts of a run into rows.
-
-    `aliases` names by address. `main_role`: the one whose facts name no role.
-    """
-    reader = _Reader(nodes, aliases, main_role)
+def timeline(facts: Iterable[Stamped[Fact]], run: RunDocument, status: StatusDocument) -> Timeline:
+    """Fold the facts of a run into rows: a node of `run` or `status` that never came has a row too."""
+    reader = _Reader(run, status)
     for stamped in facts:
         reader.take(stamped)
     return reader.close()
 
 
 class _Reader:
-    def __init__(self, nodes: Mapping[str, PlottedNode], aliases: Mapping[str, str], main_role: str) -> None:
-        self._aliases = aliases
-        self._main_role = main_role
-        self._nodes = {_cut(name): TimelineRow(_cut(name), None, plan.role) for name, plan in nodes.items()}
+    def __init__(self, run: RunDocument, status: StatusDocument) -> None:
+        self._aliases = {entry.address: entry.name for entry in run.nodes if entry.address is not None}
+        self._main_role = next((role.name for role in run.roles), "")
+        roles = {node.name: node.role for node in run.nodes} | {node.name: node.role for node in status.nodes}
+        self._nodes = {_cut(name): TimelineRow(_cut(name), None, role) for name, role in roles.items()}
         self._ranks = {
-            (plan.role, rank): TimelineRow(_cut(name), rank, plan.role)
-            for name, plan in nodes.items()
-            for rank in plan.ranks
+            (node.role, rank.rank): TimelineRow(_cut(node.name), rank.rank, node.role)
+            for node in status.nodes
+            for rank in node.ranks
         }
         self._moments: list[Moment] = []
         self._times: list[float] = []

@@ -27,7 +27,7 @@ from allranks.settings.runspec import Role
 from .brief import LeaseEnd, lease_end
 from .directory import RunDirectory, attempt_folder, safe_name
 from .documents import GOING_ON
-from .logdiagnosis import Progress, find_logs, read_logs
+from .logdiagnosis import find_logs, read_logs
 from .recorded_incident import read_incident, role_of
 
 WITHOUT_FAILURE = {
@@ -38,10 +38,10 @@ HEALTHY = "{} is healthy so far: it is {}, and no rank, node or log line tells o
 AT_ONCE = 256 << 20  # bytes of logs that the end of a run reads for a verdict that is not sure
 NOTHING = Incident()
 
-Reader = Callable[[Sequence[Path], Progress | None], Evidence]
+Reader = Callable[[Sequence[Path]], Evidence]
 
 
-def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader = read_logs) -> Verdict:
+def judge_run(run: RunDirectory, read: Reader = read_logs) -> Verdict:
     """Give the verdict on the last attempt, completed from all of its logs, and from the recorders where it hung.
 
     A run that is not over is judged from its logs too. One that ended well, was stopped, or goes on without a sign of
@@ -50,13 +50,13 @@ def judge_run(run: RunDirectory, progress: Progress | None = None, read: Reader 
     document = run.read_run()
     roles = document.roles
     if not roles:
-        return _judge(run, progress, read)
+        return _judge(run, read)
     ends = [_end_of(run if role is roles[0] else run.of_role(role.name), role) for role in roles]
     culprit = at_fault(ends)
     if culprit is None or culprit.verdict is None:
-        return _judge(run, progress, read)
+        return _judge(run, read)
     own = run if culprit.role is roles[0] else run.of_role(culprit.role.name)
-    verdict = _judge(own, progress, read)
+    verdict = _judge(own, read)
     return in_role(verdict, culprit.role.name, part=name_of(culprit.role, verdict.finding.where.rank))
 
 
@@ -68,7 +68,7 @@ def _end_of(run: RunDirectory, role: Role) -> RoleEnd:
     return RoleEnd(role, judge(incident), incident.detected_t, incident.stop_reason, was_ready)
 
 
-def _judge(run: RunDirectory, progress: Progress | None, read: Reader) -> Verdict:
+def _judge(run: RunDirectory, read: Reader) -> Verdict:
     incident = NOTHING
     if not _was_test(run):
         incident = read_incident(run) or NOTHING
@@ -79,7 +79,7 @@ def _judge(run: RunDirectory, progress: Progress | None, read: Reader) -> Verdic
         if incident.hang is not None:
             logs += recorder_files(run, incident.started_t)
         if logs:
-            verdict = judge(incident, read(logs, progress), concluded) or verdict
+            verdict = judge(incident, read(logs), concluded) or verdict
         return verdict
     words = WITHOUT_FAILURE.get(run.state())
     if words is not None:
@@ -90,7 +90,7 @@ def _judge(run: RunDirectory, progress: Progress | None, read: Reader) -> Verdic
     of_logs = None
     logs = log_files(run, 0)
     if logs:
-        of_logs = judge_logs(read(logs, progress))
+        of_logs = judge_logs(read(logs))
     state = run.state()
     if state in GOING_ON and (of_logs is None or of_logs.cause == "unknown"):
         return _no_failure(HEALTHY.format(run.name, state))

@@ -10,7 +10,7 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -40,7 +40,6 @@ PACKED = frozenset({".log", ".out", ".err", ".txt"})  # logs, where they are com
 MANIFEST = "a Kubernetes manifest, not a log"
 _HEADS = (re.compile(rb"(?m)^apiVersion:"), re.compile(rb"(?m)^kind:"))
 _STATUS = re.compile(rb"(?m)^ {0,4}status:")
-Progress = Callable[[int, int], None]  # bytes read, bytes in all
 
 
 @dataclass
@@ -109,19 +108,19 @@ class LogReading:
     unread: Mapping[Path, str] = field(default_factory=dict)
 
 
-def read_logs(files: Sequence[Path], progress: Progress | None = None, processes: int | None = None) -> Evidence:
+def read_logs(files: Sequence[Path]) -> Evidence:
     """Read the evidence of several logs, in their order here, and of flight recorders among them."""
-    return read_log_files(files, progress, processes).evidence
+    return read_log_files(files).evidence
 
 
-def read_log_files(files: Sequence[Path], progress: Progress | None = None, processes: int | None = None) -> LogReading:
+def read_log_files(files: Sequence[Path]) -> LogReading:
     """Read several logs, in their order here, and flight recorders among them."""
     dumps = read_dumps(files)
     manifests = {path: MANIFEST for path in files if path not in dumps.files and is_manifest(path)}
     if manifests and len(manifests) == len(files):
         raise UsageError(f"{files[0]}: {MANIFEST}\nhint: kubectl logs POD --all-containers | allranks diagnose -")
     logs = [path for path in files if path not in dumps.files and path not in manifests]
-    scanned = scan(logs, progress, processes)
+    scanned = scan(logs)
     return LogReading(evidence(scanned, dumps.recordings), scanned, {**dumps.unread, **manifests})
 
 
@@ -137,26 +136,20 @@ def is_manifest(path: Path) -> bool:
     return all(head.search(text) for head in _HEADS) and not _STATUS.search(text)
 
 
-def scan(
-    files: Sequence[Path], progress: Progress | None = None, processes: int | None = None
-) -> list[tuple[Path, list[LogPart]]]:
+def scan(files: Sequence[Path]) -> list[tuple[Path, list[LogPart]]]:
     """Read each log, part after part."""
     by_file = [(path, _spans(path)) for path in files]
     spans = [span for _, own in by_file for span in own]
     total = sum(end - start for _, start, end in spans)
     in_parallel = total > PART // 2 and len(spans) > 1
-    reading = _read_in_parallel(spans, processes) if in_parallel else ((span, read_part(*span)) for span in spans)
+    reading = _read_in_parallel(spans) if in_parallel else ((span, read_part(*span)) for span in spans)
     parts: dict[Span, LogPart] = {}
-    done = 0
     unpacked = 0
     for span, part in reading:
         parts[span] = part
-        done += span[2] - span[1]
         unpacked += part.unpacked
         if unpacked > UNPACKED:
             raise _too_large(f"{span[0]} and the compressed logs before it unpack")
-        if progress:
-            progress(done, total)
     return [(path, [parts[span] for span in own]) for path, own in by_file]
 
 
@@ -174,12 +167,12 @@ def _spans(path: Path) -> list[Span]:
     return [(path, start, min(start + step, size)) for start in range(0, max(size, 1), step)]
 
 
-def _read_in_parallel(spans: Sequence[Span], processes: int | None) -> Iterator[tuple[Span, LogPart]]:
+def _read_in_parallel(spans: Sequence[Span]) -> Iterator[tuple[Span, LogPart]]:
     # Here, as a small log is read without: they take a twentieth of its diagnosis.
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
-    count = min(processes or usable_cores(), len(spans))
+    count = min(usable_cores(), len(spans))
     with ProcessPoolExecutor(count, multiprocessing.get_context("fork")) as pool:
         waiting = {pool.submit(read_part, *span): span for span in spans}
         try:
