@@ -21,7 +21,9 @@ from allranks.protocol.controls import (
     RefusedControl,
     ToCoordinator,
     ToNode,
+    WaitControl,
 )
+from allranks.protocol.frames import pack_json
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.secure import HELLO, Handshake, pack_control, read_control
 
@@ -85,8 +87,8 @@ def stranger() -> Iterator[Stranger]:
     stranger.server.close()
 
 
-def node(port: int, patience: float, lease: float = 600.0) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", NODE, str(port), str(patience), str(lease)]
+def node(port: int, patience: float, lease: float = 600.0, program: str = NODE) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", program, str(port), str(patience), str(lease)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
 
 
@@ -139,6 +141,11 @@ class Coordinator:
 
     def tell(self, control: ToNode) -> None:
         self._client.sendall(self._records.pack(pack_control(TO_NODE.write(control))))
+
+    def order(self, order: dict[str, object]) -> None:
+        """Give the node's agent an order."""
+        self.tell(OpenControl(1, HEADER))
+        self._client.sendall(self._records.pack(b"D" + struct.pack(">I", 1) + pack_json(order)))
 
     def begin(self) -> None:
         """Have the node start a relay, and hang up once it answers."""
@@ -196,3 +203,49 @@ def test_another_runs_coordinator_does_not_prolong_the_lease() -> None:
         said, _ = process.communicate(timeout=BOUND)
     assert process.returncode == 4
     assert "for the lease of 2 s: the ranks here are ended" in said
+
+
+OWN_RULES = "OwnRules(NodeArguments(RunSpec.of(command=('true',)), SetupOrder(), ()), None)"
+JOINED = """
+from allranks.engines.join import OwnRules
+from allranks.plan.own_orders import NodeArguments
+from allranks.protocol.orders import SetupOrder
+from allranks.settings import RunSpec
+"""
+
+
+@pytest.mark.parametrize(
+    ("order", "why"),
+    [
+        ({"type": "hello", "protocol": 1, "lease": 1e9, "have": {}}, "$.lease: expected a number"),
+        ({"type": "exec", "argv": ["id"]}, 'expected a known word, got "exec"'),
+    ],
+    ids=["out of bounds", "unknown"],
+)
+def test_an_order_that_is_none_ends_a_joined_node(order: dict[str, object], why: str) -> None:
+    """The bounds of every field are in tests/protocol/test_orders.py."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(BOUND)
+        with node(server.getsockname()[1], 60.0, program=JOINED + NODE.replace("Rules()", OWN_RULES)) as process:
+            try:
+                Coordinator(server).order(order)
+                said, _ = process.communicate(timeout=BOUND)
+            finally:
+                process.kill()
+    assert process.returncode == 4
+    assert "this node refused an order of the coordinator: " in said and why in said
+
+
+def test_words_of_the_coordinator_are_shown_on_one_line_without_escapes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(BOUND)
+        with node(server.getsockname()[1], 60.0) as process:
+            try:
+                coordinator = Coordinator(server)
+                coordinator.tell(WaitControl("\x1b[2J\x1b]0;owned\x07node 1\nis\rlate" + "x" * 10**6))
+                coordinator.tell(OverControl(3, "\x1b[31mred\nline"))
+                said, _ = process.communicate(timeout=BOUND)
+            finally:
+                process.kill()
+    assert process.returncode == 3 and "node 1 is late" in said and "[31mred line" in said
+    assert "\x1b" not in said and "\x07" not in said and len(said) < 5000
