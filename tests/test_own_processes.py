@@ -32,8 +32,8 @@ OF_THE_RANKS = {
 }
 ACCEPTS = {
     "agent/boot.py", "agent/door.py", "agent/peers.py", "agent/rendezvous_check.py", "agent/runner_recorder.py",
-    "engines/calls.py", "engines/dialled.py", "fabric/ranks/pairs_suite.py", "fabric/ranks/wire.py",
-    "gang/questions.py",
+    "engines/calls.py", "engines/dialled.py", "engines/lent_ssh.py", "fabric/ranks/pairs_suite.py",
+    "fabric/ranks/wire.py", "gang/questions.py",
 }  # fmt: skip
 # What opens a file for writing otherwise than by `replacing`, `append` (runs/regular.py) or `open_left`
 # (agent/files.py), which follow no link that others have planted.
