@@ -62,7 +62,7 @@ def filled(directory: Path) -> Path:
 def test_what_is_in_it(tmp_path: Path) -> None:
     found = contents(bundle(filled(tmp_path), tmp_path / "b.zip"))
     assert set(found) == {
-        "summary.md", "verdict.json", "report.html", "redactions.json", "contents.json", "run/run.json",
+        "summary.md", "verdict.json", "report.html", "redactions.json", "run/run.json",
         "run/result.json", "run/status.json", "run/verdict.json", "run/events.jsonl", "run/controller.log",
         "run/evidence/stacks/rank_000.txt", "run/evidence/flight/rank_000.json", "run/evidence/errors/rank_001.json",
         "run/logs/node_00_h1/rank_000.log", "run/logs/node_00_h1/rank_001.log", "run/logs/node_01_h2/rank_002.log",
@@ -73,7 +73,6 @@ def test_what_is_in_it(tmp_path: Path) -> None:
     assert json.loads(found["redactions.json"]) == {"schema": 1, "redacted": []}
     assert json.loads(found["verdict.json"])["cause"] == "program-exception"
     assert found["run/outputs/rank_00_metrics.jsonl"] == '{"step": 1}\nnot json\n'
-    assert {item["file"] for item in json.loads(found["contents.json"])["files"]} == set(found) - {"contents.json"}
 
 
 def test_the_summary_can_be_pasted(tmp_path: Path) -> None:
@@ -175,19 +174,16 @@ def test_links_and_pipes_are_not_read(tmp_path: Path) -> None:
 
 def test_large_logs_have_their_ends(tmp_path: Path) -> None:
     lines = [f"line {i} of the log".encode() for i in range(200_000)]
-    lines[100_000] += b" RuntimeError: NCCL error: unhandled system error"
     others = {1: b"\0\1\2" * 99, 2: b"w" * 3_000_000, 3: b"a\r" * 600_000}
     run = make(tmp_path / "r", NODES, {0: b"\n".join(lines), **others})
     found = contents(bundle(run, tmp_path / "b.zip"))
     text = found["run/logs/node_00_h1/rank_000.log"]
-    assert text.startswith("line 0 of the log\n") and text.endswith("line 199999 of the log") and len(text) < 1_200_000
-    assert "100001: line 100000 of the log RuntimeError" in text and " bytes are left out]" in text
-    whole = {line.decode() for line in lines}
-    assert len([line for line in text.splitlines() if line not in whole]) <= 3  # the note, and the telling line
+    assert text.startswith("line 0 of the log\n") and text.endswith("line 199999 of the log\n")
+    assert len(text) < 1_200_000
+    [note] = set(text.splitlines()) - {line.decode() for line in lines}
+    assert note.endswith(" lines are left out]")
     assert found["run/logs/node_00_h1/rank_001.log"] == "[no text]\n"
     assert len(found["run/logs/node_01_h2/rank_002.log"]) < 2 * WINDOW
-    listed = {item["file"]: item for item in json.loads(found["contents.json"])["files"]}
-    assert listed["run/logs/node_00_h1/rank_000.log"]["cut"] and not listed["run/run.json"]["cut"]
 
 
 def test_where_it_can_not_be_written(tmp_path: Path) -> None:

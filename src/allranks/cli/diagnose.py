@@ -20,7 +20,7 @@ from allranks.report.sentences import verdict_lines
 from allranks.report.terminal import paint_line, shows_colour
 from allranks.runs.directory import RunDirectory
 from allranks.runs.judged import judge_run
-from allranks.runs.logdiagnosis import LogPart, find_logs, read_log_files, read_stream
+from allranks.runs.logdiagnosis import find_logs, read_log_files, read_stream
 
 from .chosen_run import find_in, runs_directory
 from .config_files import use_signatures
@@ -88,15 +88,15 @@ def _verdict(words: list[str], run: RunDirectory | None, html: str | None) -> Ve
     reading = read_log_files(find_logs(words))
     for path, reason in reading.unread.items():
         print(f"note: {path}: {reason}", file=sys.stderr)
-    return _of_logs(judge_logs(reading.evidence), reading.scanned, html)
+    return _of_logs(judge_logs(reading.evidence), reading.logs, html)
 
 
-def _of_logs(verdict: Verdict, scanned: Sequence[tuple[Path, Sequence[LogPart]]], html: str | None) -> Verdict:
-    """Write the page of a verdict on logs, where one is wanted. `scanned`: nothing for standard input."""
+def _of_logs(verdict: Verdict, files: Sequence[Path], html: str | None) -> Verdict:
+    """Write the page of a verdict on logs, where one is wanted. `files`: nothing for standard input."""
     if html is not None:
         from .report import write_log_page  # imported late: allranks.pyz has no Jinja2
 
-        write_log_page(verdict, scanned, Path(html))
+        write_log_page(verdict, files, Path(html))
     return verdict
 
 

@@ -21,7 +21,7 @@ from allranks.gang.plugins import all_checks
 from allranks.preflight.judge import table
 from allranks.protocol.codec import document_line, omit_empty
 from allranks.report.bundle import write_bundle
-from allranks.report.excerpts import Sizes, excerpt, logs_of
+from allranks.report.excerpts import excerpt, logs_of
 from allranks.report.gather import MOST_LOGS, gather
 from allranks.report.record import LogName, Record
 from allranks.report.redact import Hidden, Redactor, redacted
@@ -29,7 +29,6 @@ from allranks.report.runpage import run_page
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import PreflightDocument
-from allranks.runs.logdiagnosis import LogPart
 from allranks.runs.regular import replacing, size_of
 from allranks.settings.secrets import is_secret_name
 from allranks.text import count_of, plural
@@ -110,18 +109,18 @@ def write_page(run: RunDirectory, path: Path, redactor: Redactor) -> None:
     _write(gather(run, judged), path, redactor)
 
 
-def write_log_page(verdict: Verdict, scanned: Sequence[tuple[Path, Sequence[LogPart]]], path: Path) -> None:
+def write_log_page(verdict: Verdict, files: Sequence[Path], path: Path) -> None:
     """Write the page of a verdict on any logs, with the lines that tell of it."""
-    logs = [excerpt(LogName(str(file), "", None, 0), file, parts, Sizes()) for file, parts in scanned[:MOST_LOGS]]
+    logs = [excerpt(LogName(str(file), "", None, 0), file) for file in files[:MOST_LOGS]]
     excerpts = tuple(log for log in logs if log is not None)
     state = "failed" if verdict.finding.status == "fail" else "unknown"
-    if len(scanned) == 1:
-        name = scanned[0][0].name
-    elif scanned:
-        name = f"{len(scanned)} logs"
+    if len(files) == 1:
+        name = files[0].name
+    elif files:
+        name = f"{len(files)} logs"
     else:
         name = "standard input"
-    left_out = len(scanned) - len(excerpts)
+    left_out = len(files) - len(excerpts)
     record = Record(name, os.getcwd(), state, verdict, excerpts=excerpts, logs_left_out=left_out)
     _write(record, path, fresh_redactor())
 

@@ -1,34 +1,25 @@
-"""Beginning, end and telling lines of logs of any size (reads files, in bounded memory)."""
+"""Beginning and end of logs of any size (reads files, in bounded memory)."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
+from typing import IO
 
 from allranks.runs.directory import RunDirectory, attempt_of
-from allranks.runs.logdiagnosis import LogPart
 from allranks.runs.reading import node_folders
 from allranks.runs.regular import open_dense
 
 from .fold import last_state
-from .record import Excerpt, LogName, Piece
+from .record import Excerpt, LogName
 
 CONTEXT = 64 << 10  # bytes before the end of a log that a redactor reads: a private key may have begun there
 BLOCK = 4 << 20
+HEAD = 4 << 10  # bytes of each log
+TAIL = 12 << 10
+NO_LOG = LogName("", "", None, 0)
 _LOG = re.compile(r"(?:nccl_|ray_)?rank_(\d+)\.log\Z|node\.log\Z")
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much of each log: bytes of its beginning and of its end, and telling lines between."""
-
-    head: int = 4 << 10
-    tail: int = 12 << 10
-    telling: int = 60
 
 
 def logs_of(run: RunDirectory) -> list[LogName]:
@@ -47,75 +38,42 @@ def logs_of(run: RunDirectory) -> list[LogName]:
     return sorted(logs, key=lambda log: (-log.attempt, "/rank" not in log.file, log.rank or 0, log.file))
 
 
-def excerpt(log: LogName, path: Path, parts: Sequence[LogPart] | None, sizes: Sizes) -> Excerpt | None:
-    """None where the log at `path` can't be read; `parts` is what a scan kept of it."""
+def excerpt(log: LogName, path: Path) -> Excerpt | None:
+    """Read the beginning and the end of a log; None where it can't be read."""
     try:
         with open_dense(path) as file:
-            size = file.seek(0, os.SEEK_END)
-        pieces, lines = _whole(path) if size <= sizes.head + sizes.tail else _pieces(path, size, parts, sizes)
+            return read_ends(file, HEAD, TAIL)._replace(log=log)
     except OSError:
         return None
-    return Excerpt(log, size, lines, tuple(pieces))
 
 
-def _whole(path: Path) -> tuple[list[Piece], int]:
-    with open_dense(path) as file:
+def read_ends(file: IO[bytes], head: int, tail: int) -> Excerpt:
+    """Read the first `head` and the last `tail` bytes of a file, in whole lines; all of one that has no more."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if size <= head + tail:
         lines = _lines(file.read())
-    return _beginning(lines), len(lines)
-
-
-def _beginning(lines: Sequence[str]) -> list[Piece]:
-    if not lines:
-        return []
-    return [Piece(1, tuple(lines))]
-
-
-def _pieces(path: Path, size: int, parts: Sequence[LogPart] | None, sizes: Sizes) -> tuple[list[Piece], int]:
-    """Beginning, telling lines, end. `Part.lines` counts a last line without newline, as `_count` does."""
-    total = sum(part.lines for part in parts) if parts is not None else _count(path)
-    start = max(0, size - sizes.tail - CONTEXT)
-    with open_dense(path) as file:
-        head = file.read(sizes.head)
-        file.seek(start)
-        end = file.read(sizes.tail + CONTEXT)
-    head = head[: head.rfind(b"\n") + 1]
-    first = _lines(head)
+        return Excerpt(NO_LOG, size, len(lines), lines)
+    first = file.read(head)
+    file.seek(0)
+    total = _count(file)
+    start = max(0, size - tail - CONTEXT)
+    file.seek(start)
+    end = file.read(tail + CONTEXT)
     if start:
         end = end[end.find(b"\n") + 1 :] if b"\n" in end else b""
     last = _lines(end)
-    context = min(len(last), end.count(b"\n", 0, max(0, len(end) - sizes.tail)))
-    middle = range(len(first) + 1, total - len(last) + context + 1)
-    pieces = _beginning(first)
-    pieces += _telling(_kept(parts or ()), middle, sizes.telling)
-    if len(last) > context:
-        pieces.append(Piece(total - len(last) + 1, tuple(last), context))
-    return pieces, total
+    context = min(len(last), end.count(b"\n", 0, max(0, len(end) - tail)))
+    return Excerpt(NO_LOG, size, total, _lines(first[: first.rfind(b"\n") + 1]), last, context)
 
 
-def _kept(parts: Iterable[LogPart]) -> Iterator[tuple[int, bytes]]:
-    before = 0
-    for part in parts:
-        yield from ((before + number + 1, line) for number, line in part.kept)
-        before += part.lines
-
-
-def _telling(lines: Iterable[tuple[int, bytes]], within: range, most: int) -> list[Piece]:
-    chosen = [(number, raw) for number, raw in lines if number in within]
-    if len(chosen) > most:
-        chosen = chosen[: most // 2] + chosen[-(most - most // 2) :]
-    if not chosen:
-        return []
-    starts = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(chosen)) if b[0] != a[0] + 1), len(chosen)]
-    return [Piece(chosen[a][0], tuple(_text(raw) for _, raw in chosen[a:b])) for a, b in pairwise(starts)]
-
-
-def _count(path: Path) -> int:
+def _count(file: IO[bytes]) -> int:
+    """Count the lines of a file; a last one without a newline is one."""
     lines = 0
     last = b"\n"
-    with open_dense(path) as file:
-        while data := file.read(BLOCK):
-            lines += data.count(b"\n")
-            last = data[-1:]
+    while data := file.read(BLOCK):
+        lines += data.count(b"\n")
+        last = data[-1:]
     return lines + (last != b"\n")
 
 
@@ -123,8 +81,4 @@ def _lines(data: bytes) -> list[str]:
     lines = data.split(b"\n")
     if not lines[-1]:
         del lines[-1]
-    return [_text(raw) for raw in lines]
-
-
-def _text(raw: bytes) -> str:
-    return last_state(raw).decode("utf-8", "replace")
+    return [last_state(raw).decode("utf-8", "replace") for raw in lines]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from allranks.diagnose.logs.sightings import Evidence
 from allranks.errors import ConfigError
 from allranks.findings import Finding
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import PreflightDocument, SuiteResult, suite_result
 from allranks.runs.judged import judge_run
-from allranks.runs.logdiagnosis import LogPart, read_log_files
 from allranks.runs.regular import open_regular
 from allranks.runs.tests import read_rows
 
-from .excerpts import Sizes, excerpt, logs_of
+from .excerpts import excerpt, logs_of
 from .record import Record
 
 MOST_LOGS = 96
@@ -30,21 +28,13 @@ TEXTS = (".txt", ".log", ".json", ".jsonl")
 Checks = Callable[[PreflightDocument], tuple[list[Finding], Mapping[str, Mapping[str, str]]]]
 
 
-def gather(run: RunDirectory, judge: Checks, sizes: Sizes | None = None) -> Record:
+def gather(run: RunDirectory, judge: Checks) -> Record:
     """`judge` gives findings and table of saved preflight evidence."""
-    scanned: dict[Path, list[LogPart]] = {}
-
-    def read(files: Sequence[Path]) -> Evidence:
-        reading = read_log_files(files)
-        scanned.update(reading.scanned)
-        return reading.evidence
-
-    verdict = judge_run(run, read)
+    verdict = judge_run(run)
     where = verdict.finding.where
     logs = sorted(logs_of(run), key=lambda log: log.rank is None or (log.rank, log.role) != (where.rank, where.role))
-    paths = {log: run.path / log.file for log in logs[:MOST_LOGS]}
     saved = _preflight(run)
-    excerpts = [e for log, path in paths.items() if (e := excerpt(log, path, scanned.get(path), sizes or Sizes()))]
+    excerpts = [shown for log in logs[:MOST_LOGS] if (shown := excerpt(log, run.path / log.file))]
     return Record(
         name=run.name,
         directory=str(run.path.absolute()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,18 +18,6 @@ from allranks.runs.documents import (
 )
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Lines of a log that follow one another, the first with the number `first` (from 1).
-
-    The first `context` of them are not shown: they tell a redactor what goes on where the piece begins.
-    """
-
-    first: int
-    lines: tuple[str, ...]
-    context: int = 0
-
-
 class LogName(NamedTuple):
     """A log of an attempt: its path in the run directory, and whose it is. Without a rank it is of its node.
 
@@ -42,14 +30,18 @@ class LogName(NamedTuple):
     role: str = ""
 
 
-@dataclass(frozen=True)
-class Excerpt:
-    """Beginning, end and telling lines of one log, which has `size` bytes and `total` lines."""
+class Excerpt(NamedTuple):
+    """Beginning and end of one log, which has `size` bytes and `total` lines; of a small one `head` is all of it.
+
+    The first `context` lines of `tail` are not shown: they tell a redactor what goes on where it begins.
+    """
 
     log: LogName
     size: int
     total: int
-    pieces: tuple[Piece, ...]
+    head: Sequence[str]
+    tail: Sequence[str] = ()
+    context: int = 0
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from allranks.protocol.run_facts import Fact, Stamped, read_lines, write_line
 from allranks.settings import secretforms as forms
 from allranks.settings.secrets import REDACTED, is_secret_name
 
-from .record import Excerpt, Piece, Record
+from .record import Excerpt, Record
 
 WINDOW = 64 << 10  # characters of a line that are looked at
 KNOWN_LENGTH = 8  # characters from which on a known value is looked for
@@ -40,8 +40,6 @@ _PATHS = ("path", "file", "files", "filename", "dir", "directory", "folder", "so
 _NO_VALUES = ("", "none", "null", "true", "false", "<unset>")
 _AROUND = " \t\r\n\f\v\"'\\,;)}]"  # what may stand around a value
 _COUNT = re.compile(r"-?\d{1,7}[,;)\]]*")
-_BASE64 = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
-_HEXADECIMAL = re.compile(r"[0-9a-fA-F]+")
 
 Part = TypeVar("Part")
 Note = Callable[[str], None]  # of a kind
@@ -77,25 +75,17 @@ class Redactor:
         lines = LineRedactor(self, file, place)
         return "\n".join(lines.line(_bounded(line)) for line in text.split("\n"))
 
-    def log(self, data: bytes, file: str, silent: int = 0, *, is_beginning: bool = True, is_end: bool = True) -> bytes:
-        """Redact a text file or a part of it; lines that begin in its first `silent` bytes are read, not given out.
-
-        Lines end with a newline or a carriage return (as progress bars write), which become newlines. A line that
-        lies across the begin or the end of a part is left out, as a secret may lie across it too.
-        """
-        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = LineRedactor(self, file)
-        *whole, last = data.split(b"\n")
-        is_open = is_end and bool(last)
-        given = []
-        at = 0
-        for number, raw in enumerate([*whole, last] if is_open else whole):
-            if number or is_beginning:
-                text = lines.line(_bounded(raw.decode("utf-8", "replace")))
-                if at >= silent:
-                    given.append(text.encode("utf-8", "replace"))
-            at += len(raw) + 1
-        return b"\n".join(given) + (b"" if is_open or not given else b"\n")
+    def excerpt(self, excerpt: Excerpt) -> Excerpt:
+        """Redact beginning and end of a log, each on its own."""
+        log = excerpt.log
+        head = LineRedactor(self, log.file)
+        tail = LineRedactor(self, log.file, excerpt.total - len(excerpt.tail) + 1)
+        return excerpt._replace(
+            log=log._replace(file=self.text(log.file, "names"), node=self.text(log.node, "names")),
+            head=[head.line(_bounded(line)) for line in excerpt.head],
+            tail=[tail.line(_bounded(line)) for line in excerpt.tail][excerpt.context :],
+            context=0,
+        )
 
     def note(self, kind: str, file: str, place: int | str) -> None:
         """One more was hidden."""
@@ -259,15 +249,6 @@ def plain(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
-def isolated(text: str) -> str:
-    """Return a line that has no neighbours; empty where it may be from the middle of a private key."""
-    last = text.split()[-1:]
-    is_key = last and _BASE64.fullmatch(last[0]) and not _HEXADECIMAL.fullmatch(last[0])
-    if is_key:
-        return ""
-    return text
-
-
 def hide_forms(text: str, note: Note) -> str:
     """Hide what has the form of a secret, then what a name calls one."""
     for form in forms.FORMS:
@@ -383,7 +364,7 @@ def redacted(record: Record, redactor: Redactor) -> Record:
         tests=tuple(_record(tested, f"{tested.run}/result.json", redactor) for tested in record.tests),
         links=tuple(redactor.value(record.links, "outputs")),
         texts={names(f, "names"): _text(f, text, redactor) for f, text in record.texts.items()},
-        excerpts=tuple(_excerpt(e, redactor) for e in record.excerpts),
+        excerpts=tuple(map(redactor.excerpt, record.excerpts)),
     )
 
 
@@ -411,17 +392,3 @@ def _text(file: str, text: str, redactor: Redactor) -> str:
 def _keys(checks: Mapping[str, Mapping[str, str]], redactor: Redactor) -> dict[str, dict[str, str]]:
     """Node names may have to be hidden; statuses are ours."""
     return {check: {redactor.text(n, "names"): s for n, s in row.items()} for check, row in checks.items()}
-
-
-def _excerpt(excerpt: Excerpt, redactor: Redactor) -> Excerpt:
-    log = excerpt.log
-    pieces = tuple(_piece(p, log.file, redactor, i > 0 and p.context == 0) for i, p in enumerate(excerpt.pieces))
-    hidden = log._replace(file=redactor.text(log.file, "names"), node=redactor.text(log.node, "names"))
-    return replace(excerpt, log=hidden, pieces=pieces)
-
-
-def _piece(piece: Piece, file: str, redactor: Redactor, alone: bool) -> Piece:
-    """`alone`: from the middle of a log, where a private key may go on."""
-    lines = LineRedactor(redactor, file, piece.first)
-    shown = [lines.line(isolated(plain(line)) if alone else line) for line in piece.lines]
-    return Piece(piece.first + piece.context, tuple(shown[piece.context :]))

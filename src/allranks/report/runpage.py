@@ -1,7 +1,7 @@
 """The page of a run: one file, nothing fetched from elsewhere, everything escaped (reads its templates).
 
 The only script is a fixed one that filters log lines; the page's policy lets run what has that script's hash and
-nothing else. Data stand in no script. All lists have an end: see `BUDGET`.
+nothing else. Data stand in no script. All lists have an end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .redact import Hidden
 from .timeline import timeline
 from .timeplot import legend, timeline_plot
 
-BUDGET = 2_000_000  # characters of all excerpts, as they stand in the page
+MOST_LINES = 600  # of a log, at its beginning and its end
 TEXTS = 600_000  # of stacks, dumps, kernel logs
 LINE = 1000  # characters of a log line
 NODES = 64
@@ -202,39 +202,25 @@ def _logs(excerpts: Sequence[Excerpt]) -> list[tuple[LogName, str, int, list[tup
 
     A line whose number is 0 says how many are left out.
     """
-    share = BUDGET // max(1, len(excerpts))
     return [
-        (log.log._replace(node=cut(log.log.node, 100)), format_size(log.size), log.total, _lines(log, share))
+        (log.log._replace(node=cut(log.log.node, 100)), format_size(log.size), log.total, _lines(log))
         for log in excerpts
     ]
 
 
-def _lines(log: Excerpt, share: int) -> list[tuple[int, str]]:
-    numbered = [(piece.first + at, cut(line, LINE)) for piece in log.pieces for at, line in enumerate(piece.lines)]
+def _lines(log: Excerpt) -> list[tuple[int, str]]:
+    numbered = [*enumerate(log.head, 1), *enumerate(log.tail, log.total - len(log.tail) + 1)]
+    if len(numbered) > MOST_LINES:
+        numbered = [*numbered[: MOST_LINES // 3], *numbered[-2 * MOST_LINES // 3 :]]
     rows: list[tuple[int, str]] = []
     last = 0
-    for number, line in [*_affordable(numbered, share), (log.total + 1, "")]:
-        if number > last + 1:
-            hidden = number - last - 1
+    for number, line in numbered:
+        hidden = number - last - 1
+        if hidden:
             rows.append((0, f"… {hidden:,} {plural(hidden, 'line is', 'lines are')} left out"))
-        if number <= log.total:
-            rows.append((number, line))
-        last = max(last, number)
+        rows.append((number, cut(line, LINE)))
+        last = number
     return rows
-
-
-def _affordable(lines: list[tuple[int, str]], share: int) -> list[tuple[int, str]]:
-    """Give as many as fit, from both ends: what stands in the middle goes first."""
-    costs = [len(escape(line)) + 60 for _, line in lines]
-    while sum(costs) > share:
-        count = max(1, int(len(lines) * share / sum(costs) * 0.9))
-        if count >= len(lines):
-            break
-        front = count // 3
-        back = len(lines) - count + front
-        lines = [*lines[:front], *lines[back:]]
-        costs = [*costs[:front], *costs[back:]]
-    return lines
 
 
 # -- environment -----------------------------------------------------------------------------------

@@ -7,13 +7,11 @@ the run knew: events that a full disk has swallowed, collective tests (their row
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES
 from allranks.diagnose.incident import Incident
-from allranks.diagnose.logs.sightings import Evidence
 from allranks.diagnose.roles import RoleEnd, at_fault
 from allranks.diagnose.verdict import judge, judge_logs
 from allranks.diagnose.words import utc
@@ -38,10 +36,8 @@ HEALTHY = "{} is healthy so far: it is {}, and no rank, node or log line tells o
 AT_ONCE = 256 << 20  # bytes of logs that the end of a run reads for a verdict that is not sure
 NOTHING = Incident()
 
-Reader = Callable[[Sequence[Path]], Evidence]
 
-
-def judge_run(run: RunDirectory, read: Reader = read_logs) -> Verdict:
+def judge_run(run: RunDirectory) -> Verdict:
     """Give the verdict on the last attempt, completed from all of its logs, and from the recorders where it hung.
 
     A run that is not over is judged from its logs too. One that ended well, was stopped, or goes on without a sign of
@@ -50,13 +46,13 @@ def judge_run(run: RunDirectory, read: Reader = read_logs) -> Verdict:
     document = run.read_run()
     roles = document.roles
     if not roles:
-        return _judge(run, read)
+        return _judge(run)
     ends = [_end_of(run if role is roles[0] else run.of_role(role.name), role) for role in roles]
     culprit = at_fault(ends)
     if culprit is None or culprit.verdict is None:
-        return _judge(run, read)
+        return _judge(run)
     own = run if culprit.role is roles[0] else run.of_role(culprit.role.name)
-    verdict = _judge(own, read)
+    verdict = _judge(own)
     return in_role(verdict, culprit.role.name, part=name_of(culprit.role, verdict.finding.where.rank))
 
 
@@ -68,7 +64,7 @@ def _end_of(run: RunDirectory, role: Role) -> RoleEnd:
     return RoleEnd(role, judge(incident), incident.detected_t, incident.stop_reason, was_ready)
 
 
-def _judge(run: RunDirectory, read: Reader) -> Verdict:
+def _judge(run: RunDirectory) -> Verdict:
     incident = NOTHING
     if not _was_test(run):
         incident = read_incident(run) or NOTHING
@@ -79,7 +75,7 @@ def _judge(run: RunDirectory, read: Reader) -> Verdict:
         if incident.hang is not None:
             logs += recorder_files(run, incident.started_t)
         if logs:
-            verdict = judge(incident, read(logs), concluded) or verdict
+            verdict = judge(incident, read_logs(logs), concluded) or verdict
         return verdict
     words = WITHOUT_FAILURE.get(run.state())
     if words is not None:
@@ -90,7 +86,7 @@ def _judge(run: RunDirectory, read: Reader) -> Verdict:
     of_logs = None
     logs = log_files(run, 0)
     if logs:
-        of_logs = judge_logs(read(logs))
+        of_logs = judge_logs(read_logs(logs))
     state = run.state()
     if state in GOING_ON and (of_logs is None or of_logs.cause == "unknown"):
         return _no_failure(HEALTHY.format(run.name, state))

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from allranks.cores import usable_cores
 from allranks.diagnose.hangs.recorder import RankRecording, read_recording, read_torch_dump, with_members, with_silent
@@ -96,16 +96,12 @@ def _may_be_read(path: Path) -> bool:
     return (is_named_as_log and b"\0" not in first) or (is_named_as_dump(path) and begins_as_dump(first))
 
 
-@dataclass(frozen=True)
-class LogReading:
-    """What logs and the flight recorders among them say. `scanned`: the parts of each log.
-
-    `unread`: why a flight recorder could not be read.
-    """
+class LogReading(NamedTuple):
+    """What `logs` and the flight recorders beside them say. `unread`: why a file could not be read as one of these."""
 
     evidence: Evidence
-    scanned: list[tuple[Path, list[LogPart]]] = field(default_factory=list)
-    unread: Mapping[Path, str] = field(default_factory=dict)
+    logs: Sequence[Path]
+    unread: Mapping[Path, str]
 
 
 def read_logs(files: Sequence[Path]) -> Evidence:
@@ -120,8 +116,8 @@ def read_log_files(files: Sequence[Path]) -> LogReading:
     if manifests and len(manifests) == len(files):
         raise UsageError(f"{files[0]}: {MANIFEST}\nhint: kubectl logs POD --all-containers | allranks diagnose -")
     logs = [path for path in files if path not in dumps.files and path not in manifests]
-    scanned = scan(logs)
-    return LogReading(evidence(scanned, dumps.recordings), scanned, {**dumps.unread, **manifests})
+    found = evidence(scan(logs), dumps.recordings)
+    return LogReading(found, logs, {**dumps.unread, **manifests})
 
 
 def is_manifest(path: Path) -> bool:
