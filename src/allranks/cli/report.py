@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +36,6 @@ from .chosen_run import find_run
 
 AT_ONCE = 16 << 20  # bytes of logs that are read for the page at the end of a failed run: some tenths of a second
 END_SECONDS = 10.0  # for that page
-MOST_SECONDS = 900.0  # for a page or a bundle that was asked for
 
 
 def command(
@@ -46,15 +44,13 @@ def command(
     """Write the page, or the bundle."""
     run_dir = find_run(run, runs_dir)
     settle(run_dir, time.time())
-    name = f"{run_dir.path.resolve().name}-bundle.zip"
     if bundle:
-        path = place(output, name)
-        work: Callable[[], Made] = partial(_bundle, run_dir, path, redact)
+        path = place(output, f"{run_dir.path.resolve().name}-bundle.zip")
+        redactor, files = write_bundle(run_dir, path, judged, lambda: fresh_redactor(redact))
+        made = Made(bundle=str(path), files=files, redacted=redactor.hidden)
     else:
-        path = place(output, "report.html") if output else run_dir.path / "report.html"
-        work = partial(_page, run_dir, path, redact)
-    _ = fresh_redactor(redact)  # a wrong pattern is said at once
-    _say(_in_time(work, run_dir, path), json_)
+        made = _page(run_dir, place(output, "report.html") if output else run_dir.path / "report.html", redact)
+    _say(made, json_)
     return DONE
 
 
@@ -72,30 +68,6 @@ def _page(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
     redactor = fresh_redactor(patterns)
     write_page(run, path, redactor)
     return Made(page=str(path), redacted=redactor.hidden)
-
-
-def _bundle(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
-    redactor, files = write_bundle(run, path, judged, lambda: fresh_redactor(patterns))
-    return Made(bundle=str(path), files=files, redacted=redactor.hidden)
-
-
-def _in_time(work: Callable[[], Made], run: RunDirectory, path: Path) -> Made:
-    try:
-        return in_child(work, MOST_SECONDS)
-    except OutOfTime:
-        _forget_part(path)
-        raise AllranksError(
-            f"{path} was not ready within {MOST_SECONDS / 60:.0f} min\nhint: allranks diagnose {run.name}"
-        ) from None
-    except WorkFailed as error:
-        _forget_part(path)
-        raise AllranksError(f"{path} could not be made: {error}") from None
-
-
-def _forget_part(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-            part.unlink()
 
 
 def place(output: str | None, name: str) -> Path:
@@ -151,7 +123,9 @@ def page_at_end(run: RunDirectory) -> Path | None:
     try:
         in_child(partial(_page, run, path, ()), END_SECONDS)
     except (OutOfTime, WorkFailed, AllranksError) as error:
-        _forget_part(path)
+        with contextlib.suppress(OSError):
+            for part in run.path.glob(".report.html.*.part"):
+                part.unlink()
         sys.stderr.write(f"note: no report.html ({error}). `allranks report {run.name}` makes it\n")
         return None
     return path
