@@ -314,9 +314,9 @@ def test_what_dials_is_an_orphan_where_no_agent_of_its_run_lives(own2: Bed, tmp_
 
     assert dialling() == [True, True]
     orphan(launch)
-    assert dialling() == [False, False]
+    wait_until(lambda: dialling() == [False, False], BOUND, "no agent lives beside what dials")
     assert launch.call("clean", *target, "--yes").returncode == 0
-    assert [host.pids() for host in own2.hosts] == [[], []]
+    wait_until(lambda: not any(host.pids() for host in own2.hosts), BOUND, "nothing is left")
 
 
 def test_run_end_orphans(own2: Bed, tmp_path: Path) -> None:
