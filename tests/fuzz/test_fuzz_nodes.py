@@ -67,10 +67,10 @@ def test_the_output_of_a_node(campaign: Campaign) -> None:
         output = result.output
         assert len(output.head) + len(output.tail) <= HEAD + TAIL
         assert output.left_out == output.size - len(output.head) - len(output.tail) >= 0
-        ((outcome, members),) = groups_of([result], 1.0).items()
-        lines = lines_of(members, outcome.end, colour=False)
+        (((_, end), members),) = groups_of([result], 1.0).items()
+        lines = lines_of(members, end, colour=False)
         assert not any(unicodedata.category(letter) == "Cc" for letter in "".join(lines).replace("\t", ""))
-        assert outcome.end == how_it_ended(result, 1.0)
+        assert end == how_it_ended(result, 1.0)
         assert node_code(result) in (0, 1, 4)
 
 

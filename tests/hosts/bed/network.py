@@ -103,7 +103,9 @@ def give_back(slot: Slot) -> None:
     """Release the slot, unless it is another's by now."""
     owner = _bridges().get(slot.bridge)
     if owner in (_owner(), KEPT):
-        release(slot)
+        _clear(slot)
+        with _lock():  # else another takes the slot between the removal of its bridge and the look whether it is gone
+            release(slot)
     elif owner is None:
         with _lock():
             if slot.bridge not in _bridges():
