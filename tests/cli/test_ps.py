@@ -1,5 +1,6 @@
 """allranks ps, and what the commands of one run say where several match; the run directories are made by hand."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -88,6 +89,18 @@ def test_a_run_without_a_controller_says_what_to_do(runs: Path, shell: Shell) ->
     (line,) = shell("ps").out.splitlines()[1:]
     assert "orphaned" in line
     assert "`allranks attach` takes it over" in line
+
+
+@pytest.mark.parametrize(("age", "state"), [(5.0, "running"), (3600.0, "orphaned")])
+def test_a_controller_on_another_machine_has_its_lease(runs: Path, shell: Shell, age: float, state: str) -> None:
+    """With --controller and a home directory that both machines see, a healthy run was called orphaned."""
+    run = make(runs, "far", 7200)
+    document = json.loads((run.path / "run.json").read_text())
+    document["controller"]["host"] = "another-machine"
+    run.write_document("run.json", document)
+    run.write_document("status.json", {"state": "running", "t": time.time() - age, "world_size": 2, "nodes": []})
+    (brief,) = shell("ps", "--json").document["runs"]
+    assert brief["state"] == state
 
 
 def test_damaged_runs_are_listed_with_what_is_known(runs: Path, shell: Shell) -> None:

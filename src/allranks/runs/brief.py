@@ -5,6 +5,8 @@ A directory may have a thousand runs, so most are over: of these result.json and
 
 from __future__ import annotations
 
+import platform
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -68,9 +70,10 @@ def read_brief(run: RunDirectory) -> RunBrief:
     )
     end = run.read_result()
     if end is None:
-        state, status, end = run.condition()
+        condition = run.condition()
+        end = condition.result
         if end is None:
-            return _of_status(brief, state, status)
+            return _of_status(brief, _state_seen_from_here(run, beginning, condition, time.time()), condition.status)
     verdict = end.verdict
     return brief._replace(
         state=STATES.get(end.exit, "failed"),
@@ -80,6 +83,16 @@ def read_brief(run: RunDirectory) -> RunBrief:
         exit=end.exit,
         verdict=None if verdict is None else BriefVerdict(verdict.cause, verdict.finding.message, verdict.confidence),
     )
+
+
+def _state_seen_from_here(run: RunDirectory, beginning: RunDocument, condition: RunCondition, now: float) -> str:
+    """Return the state that a controller on another machine wrote on a disk of both, until its lease has ended."""
+    controller = beginning.controller
+    if controller is None or controller.host == platform.node() or beginning.engine or run.job_in(beginning):
+        return condition.state
+    if condition.state != ORPHANED or not condition.status.t or lease_end(run, condition, now) is not None:
+        return condition.state
+    return condition.status.state or condition.state
 
 
 def _of_status(brief: RunBrief, state: str, status: StatusDocument) -> RunBrief:
