@@ -3,7 +3,7 @@
 A limit below what the run needs at least is a failure, one below what is safe a warning. What it needs follows from
 its ranks: two nodes of one run differ where one has the master or more ranks.
 
-Sources: proc_pid_limits(5), getrlimit(2), Documentation/admin-guide/cgroup-v2.rst (pids.max, memory.max count in every
+Sources: proc_pid_limits(5), getrlimit(2), Documentation/admin-guide/cgroup-v2.rst (pids.max counts in every
 parent too), Documentation/admin-guide/sysctl/net.rst.
 Limits are the agent's, which its ranks inherit. It raises the soft limits of files, locked memory and processes to the
 hard ones. Files and threads of a rank were counted with torch 2.13 and Gloo, 2 to 8 ranks. A rank has 10 files and one
