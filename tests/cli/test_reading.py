@@ -19,8 +19,8 @@ from allranks.engines import program_lines
 from allranks.errors import UsageError
 from allranks.protocol.codec import encode, make_document
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
-from allranks.runs.brief import saved_limit
 from allranks.runs.directory import RunDirectory
+from allranks.runs.documents import saved_limit
 from allranks.runs.logs import LogWriter
 from allranks.runs.opening import controller_identity
 from allranks.runs.reading import LogReader

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import inspect
+import os
 import time
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -15,6 +18,7 @@ from allranks.diagnose.recorded import AttemptFacts
 from allranks.gang.clocks import LEAST, Instant, pause_between
 from allranks.gang.links import LATE, Beats, _place
 from allranks.protocol.run_facts import LauncherPaused
+from allranks.runs.directory import RunDirectory
 from allranks.runs.regular import open_regular
 
 TICK = 0.2
@@ -106,3 +110,21 @@ def test_where_a_thread_is_is_named_by_its_module() -> None:
         open_regular(Probe())  # type: ignore[arg-type]
     assert _place(frames[0]) == "runs/regular"
     assert _place(None) == ""
+
+
+def test_a_file_that_the_agents_open_for_others_is_the_place_of_who_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stalled disk was said to hold `agent/files`, in a controller."""
+    frames: list[FrameType | None] = []
+
+    def caught(*words: object) -> int:
+        frames.append(inspect.currentframe())
+        raise OSError(errno.EIO, "no answer")
+
+    run = RunDirectory(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", caught)
+        run.append_line({"kind": "stop"})
+    assert run.write_failure == "no answer"
+    assert _place(frames[0]) == "runs/directory"

@@ -77,6 +77,11 @@ def node(*interfaces: dict[str, Any], **parts: Any) -> NodeFacts:
         ([LO, ETH0, ETH1], {"NCCL_SOCKET_IFNAME": "^=eth,lo"}, "eth0,eth1"),
         ([LO, ETH0, ETH1], {"NCCL_SOCKET_IFNAME": "e"}, "eth0,eth1"),  # one character is ignored
         ([LO, ETH0, IB0], {"NCCL_SOCKET_IFNAME": "en"}, ""),  # set and wrong: NCCL fails
+        ([LO, ETH0, ETH1], {"NCCL_COMM_ID": "10.1.0.9:4000"}, "eth1"),
+        ([LO, ETH0, V6], {"NCCL_COMM_ID": "[fd00::9]:4000"}, "eth6"),
+        ([LO, ETH0, ETH1, IB0], {"NCCL_COMM_ID": "10.1.0.9:4000"}, "ib0"),  # ib goes first
+        ([LO, ETH0, ETH1], {"NCCL_COMM_ID": "10.2.0.9:4000"}, "eth0,eth1"),
+        ([LO, ETH0], {"NCCL_COMM_ID": "host:4000"}, "eth0"),
     ],
 )
 def test_nccl_rule(interfaces: list[dict[str, Any]], environ: dict[str, str], expected: str) -> None:

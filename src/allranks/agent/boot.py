@@ -9,7 +9,6 @@ with --reach dial) and starts the others as it is asked to.
 from __future__ import annotations
 
 import errno
-import fcntl
 import gc
 import os
 import resource
@@ -29,7 +28,7 @@ from allranks.protocol.messages import MOST_ANSWER, DialledMessage, FaultMessage
 from allranks.protocol.node_names import RUN_TAG, NodeFiles
 
 from . import node_directory as nodedir
-from .files import open_left, write_all
+from .files import grow_pipe, open_left, write_all
 from .journal import read_journal
 from .link import log_traceback, want
 from .node_check import logind
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 
 BUFFER = 1 << 20
 PIPE = 256 << 10  # bytes between this process and sshd
-F_SETPIPE_SZ = 1031  # fcntl(2); `fcntl` has the name since Python 3.10
 MOST_HEADER = 8 << 20
 ARCHIVE_LINE = "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allranks.agent import boot; boot.enter()"
 FILES = 24  # 13 that stay open with one rank, and what the check of the node takes; with 16 parts of it failed
@@ -347,10 +345,7 @@ class _Down:
         self._sock = sock
         self._is_pipe = True  # until the kernel says else
         self._is_full = False  # the pipe
-        try:  # sshd empties it in small pieces, and each would wake this process
-            fcntl.fcntl(1, F_SETPIPE_SZ, PIPE)
-        except OSError:
-            pass  # no pipe, or one that may not grow
+        grow_pipe(1, PIPE)  # sshd empties it in small pieces, and each would wake this process
 
     @property
     def wants_input(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 from typing import List, Optional
@@ -11,6 +12,7 @@ LIMIT = 64 << 10  # bytes
 # How a file is opened that a program may have replaced: no FIFO waits for its other end, no link leads elsewhere.
 LEFT_FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 PART = 64 << 10  # bytes of one read
+F_SETPIPE_SZ = 1031  # fcntl(2); `fcntl` has the name since Python 3.10
 
 
 def read_file(path: str, limit: int = LIMIT) -> bytes:
@@ -150,6 +152,14 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def grow_pipe(fd: int, size: int) -> None:
+    """Let a pipe hold `size` bytes; it stays as it is where it may not grow, or is no pipe."""
+    try:
+        fcntl.fcntl(fd, F_SETPIPE_SZ, size)
+    except OSError:
+        pass
 
 
 def text_of_errno(error: OSError) -> str:

@@ -38,10 +38,13 @@ def _with_errors_that_fit(attempt: AttemptSummary) -> AttemptSummary:
     room = MAX_JSON // 2
     ranks = dict(attempt.ranks)
     for number, rank in attempt.ranks.items():
-        if rank.exit is not None:
-            room -= len(write_json(rank.exit.error))
-            if room < 0:
-                ranks[number] = rank._replace(exit=rank.exit._replace(error=None))
+        if rank.exit is None or rank.exit.error is None:
+            continue
+        size = len(write_json(rank.exit.error))
+        if size > room:
+            ranks[number] = rank._replace(exit=rank.exit._replace(error=None))
+        else:
+            room -= size
     return attempt._replace(ranks=ranks)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import struct
@@ -13,7 +12,7 @@ from allranks.protocol.node_names import CPUS
 from allranks.protocol.orders import RankOrder
 from allranks.text import read_ranges
 
-from .files import open_left
+from .files import grow_pipe, open_left
 from .observing import Observed
 from .processes import PR_SET_PDEATHSIG, PR_SET_PTRACER, Process, prctl, read_process
 
@@ -102,7 +101,7 @@ def start_process(
 def output_pipe() -> Tuple[int, int]:
     """Make the pipe for a rank's output; raise OSError."""
     read_end, write_end = os.pipe()
-    _grow(read_end)
+    grow_pipe(read_end, PIPE_SIZE)
     os.set_blocking(read_end, False)
     return read_end, write_end
 
@@ -127,13 +126,6 @@ def _write_files(order: RankOrder) -> None:
 def _step_text(step: int, order: RankOrder) -> str:
     steps = ["start", "enter the working directory %s" % order.workdir, "run %s" % order.argv[0]]
     return "rank %d could not %s" % (order.rank, steps[min(step, 2)])
-
-
-def _grow(pipe: int) -> None:
-    try:
-        fcntl.fcntl(pipe, 1031, PIPE_SIZE)  # F_SETPIPE_SZ
-    except OSError:
-        pass
 
 
 def _read_all(fd: int) -> bytes:

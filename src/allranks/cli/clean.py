@@ -15,8 +15,8 @@ from allranks.engines import settle
 from allranks.errors import UsageError
 from allranks.exitcodes import NODE_FAILED, code_if
 from allranks.protocol.codec import document_line
-from allranks.runs.brief import saved_limit
 from allranks.runs.directory import CHECK_NAME, RunDirectory
+from allranks.runs.documents import saved_limit
 from allranks.settings.table import settings_of
 from allranks.text import count_of
 

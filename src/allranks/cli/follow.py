@@ -19,9 +19,8 @@ from allranks.protocol.messages import StartedMessage
 from allranks.protocol.run_facts import RunEnd
 from allranks.report import can_write_pages
 from allranks.report.live import LiveView
-from allranks.runs.brief import saved_limit
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ResultDocument
+from allranks.runs.documents import ResultDocument, saved_limit
 from allranks.runs.opening import take_control
 from allranks.runs.view import View
 from allranks.settings.runspec import Output

@@ -22,9 +22,20 @@ from allranks.report.nodetable import (
     without_clock,
 )
 from allranks.report.terminal import clean, paint_line, redraw_lines, shown_length, shows_colour
-from allranks.runs.brief import LeaseEnd, lease_end, saved_limit
+from allranks.runs.brief import lease_end
 from allranks.runs.directory import RunCondition, RunDirectory
-from allranks.runs.documents import GOING_ON, ORPHANED, OVER, NodeStatus, RankStatus, RunProgress, RunReport, at_rest
+from allranks.runs.documents import (
+    GOING_ON,
+    ORPHANED,
+    OVER,
+    LeaseEnd,
+    NodeStatus,
+    RankStatus,
+    RunProgress,
+    RunReport,
+    at_rest,
+    saved_limit,
+)
 from allranks.text import count_of, format_percent
 
 from .chosen_run import find_run

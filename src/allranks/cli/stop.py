@@ -20,9 +20,8 @@ from allranks.protocol.codec import document_line, encode
 from allranks.protocol.run_facts import SaveAsked, SaveDone, of_kind
 from allranks.report.live import choose_view
 from allranks.report.sentences import event_line
-from allranks.runs.brief import saved_limit
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Left
+from allranks.runs.documents import Left, saved_limit
 from allranks.runs.regular import size_of
 
 from .chosen_run import find_in, list_runs, runs_directory, with_choices

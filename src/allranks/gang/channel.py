@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import subprocess
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from allranks.agent.files import grow_pipe
 from allranks.cluster import Node
 from allranks.errors import AllranksError
 from allranks.findings import Finding
@@ -24,15 +24,13 @@ from allranks.protocol.header import Header
 from allranks.protocol.orders import Order, TakenOrder, pack_order
 
 from .agent_archive import MARKER, prepared_parts
-from .transport import Client, Transport
+from .transport import READ, Client, Transport
 
 if TYPE_CHECKING:
     from .working_tree import Archive
 
-READ = 1 << 20  # what a client's pipe may hold: with 64 KB, ssh waits at each packet for this process
 OF_PIPES = 32 << 20  # all clients together: half of what Linux lets a user have (pipe(7), pipe-user-pages-soft)
 DEFAULT_PIPE = 64 << 10
-F_SETPIPE_SZ = 1031  # fcntl(2); `fcntl` has the name since Python 3.10
 BANNER_LIMIT = 1 << 20  # bytes of login banners before the marker
 STDERR_LIMIT = 64 << 10
 MAX_TRIES = 6
@@ -41,7 +39,6 @@ TAKEN_EVERY = 64 << 10  # bytes of output between two words of how much has come
 TAKEN_PACE = 0.02  # seconds between two words: each costs ssh, sshd, relay and agent a turn
 CHUNK = 128 << 10  # bytes of the synced tree in one frame, far below what a frame may hold
 WINDOW = 8 * CHUNK  # bytes on their way to one node: pings never wait behind more
-_BUFFER = memoryview(bytearray(READ))  # of all channels: a fresh one for each read costs as much as the read
 
 
 def pipe_of(nodes: int) -> int:
@@ -150,8 +147,7 @@ class Channel:
     def _watch(self, client: Client) -> None:
         loop = asyncio.get_running_loop()
         if self._pipe > DEFAULT_PIPE:
-            with contextlib.suppress(OSError):  # a socket, or another system
-                fcntl.fcntl(client.stdout, F_SETPIPE_SZ, self._pipe)
+            grow_pipe(client.stdout, self._pipe)
         for fd, callback in ((client.stdout, self._on_stdout), (client.stderr, self._on_stderr)):
             if fd is not None:
                 self._open_fds.add(fd)
@@ -173,8 +169,9 @@ class Channel:
 
     def _on_stdout(self) -> None:
         assert self._client is not None
+        buffer = self._transport.buffer
         try:
-            size = os.readv(self._client.stdout, [_BUFFER])
+            size = os.readv(self._client.stdout, [buffer])
         except BlockingIOError:
             return
         except ConnectionResetError:
@@ -182,9 +179,9 @@ class Channel:
         if not size:
             self._ended()
         elif self._booted is not None and not self._booted.done():
-            self._look_for_marker(_BUFFER[:size])
+            self._look_for_marker(buffer[:size])
         else:
-            self._feed(_BUFFER[:size])
+            self._feed(buffer[:size])
 
     def _look_for_marker(self, data: memoryview) -> None:
         self._banner += data

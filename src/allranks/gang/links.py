@@ -187,10 +187,13 @@ class Beats:
 
 
 def _place(frame: FrameType | None) -> str:
-    """Name the package of allranks that a thread is in, and its module: `runs/logs`; empty where it is in none."""
+    """Name the package of allranks that a thread is in, and its module: `runs/logs`; empty where it is in none.
+
+    Not `agent`: here its files are what reads and writes for others.
+    """
     while frame is not None:
         path = PurePath(frame.f_code.co_filename)
-        if path.parent.parent.name == "allranks":
+        if path.parent.parent.name == "allranks" and path.parent.name != "agent":
             return f"{path.parent.name}/{path.stem}"
         frame = frame.f_back
     return ""

@@ -47,14 +47,6 @@ from .remarks import SPARE_UNUSED
 from .roster import Roster
 from .states import State
 
-OfRank = (
-    Stamped[StartedMessage]
-    | Stamped[RankEntered]
-    | Stamped[RankDeparted]
-    | Stamped[RankInitialised]
-    | Stamped[RankLeaving]
-    | Stamped[ExitMessage]
-)
 UNKNOWN = "?"  # the node directory of an agent that has not said hello to this controller
 
 
@@ -87,13 +79,13 @@ class Resuming:
                 on(SuitePassed, self._on_suite_passed),
                 on(PlanMade, self._on_plan),
                 on(GateProved, self._on_proved),
-                on(StartedMessage, self._on_rank),
-                on(RankEntered, self._on_rank),
-                on(RankDeparted, self._on_rank),
-                on(RankInitialised, self._on_rank),
+                on(StartedMessage, self._on_started),
+                on(RankEntered, self._on_entered),
+                on(RankDeparted, self._on_entered),
+                on(RankInitialised, self._on_initialised),
                 on(AllInitialised, self._on_all_initialised),
-                on(RankLeaving, self._on_rank),
-                on(ExitMessage, self._on_rank),
+                on(RankLeaving, self._on_leaving),
+                on(ExitMessage, self._on_exit),
                 on(EndedMessage, self._on_ended),
                 on(NodeLost, self._on_lost),
                 on(FaultMessage, self._on_fault),
@@ -128,6 +120,10 @@ class Resuming:
     def _at(self, t: float) -> float:
         """When that was by the clock of the limits."""
         return self._now - max(0.0, self._t - t)
+
+    def _rank(self, node: str, rank: int) -> RankState | None:
+        state = self.roster.nodes.get(node)
+        return state.ranks.get(rank) if state is not None else None
 
     # -- the attempt -------------------------------------------------------------------------------
 
@@ -168,26 +164,34 @@ class Resuming:
 
     # -- ranks -------------------------------------------------------------------------------------
 
-    def _on_rank(self, stamped: OfRank) -> None:
-        fact = stamped.fact
-        if isinstance(fact, RankInitialised):
-            self.roster.note_limit(fact.limit)
-        node = self.roster.nodes.get(stamped.node)
-        rank = node.ranks.get(fact.rank) if node is not None else None
+    def _on_started(self, stamped: Stamped[StartedMessage]) -> None:
+        rank = self._rank(stamped.node, stamped.fact.rank)
+        if rank is not None:
+            rank.start(stamped.fact.pid)
+
+    def _on_entered(self, stamped: Stamped[RankEntered] | Stamped[RankDeparted]) -> None:
+        rank = self._rank(stamped.node, stamped.fact.rank)
+        if rank is not None:
+            rank.entered = True
+
+    def _on_initialised(self, stamped: Stamped[RankInitialised]) -> None:
+        self.roster.note_limit(stamped.fact.limit)
+        rank = self._rank(stamped.node, stamped.fact.rank)
+        if rank is not None:
+            rank.initialise(stamped.t)
+
+    def _on_leaving(self, stamped: Stamped[RankLeaving]) -> None:
+        rank = self._rank(stamped.node, stamped.fact.rank)
+        if rank is not None:
+            rank.departure.take(stamped.fact, stamped.t, self._at(stamped.t))
+
+    def _on_exit(self, stamped: Stamped[ExitMessage]) -> None:
+        rank = self._rank(stamped.node, stamped.fact.rank)
         if rank is None:
             return
-        if isinstance(fact, StartedMessage):
-            rank.start(fact.pid)
-        elif isinstance(fact, RankInitialised):
-            rank.initialise(stamped.t)
-        elif isinstance(fact, RankLeaving):
-            rank.departure.take(fact, stamped.t, self._at(stamped.t))
-        elif isinstance(fact, ExitMessage):
-            end = Stamped(stamped.node, stamped.t, stamped.attempt, fact._replace(pid=rank.pid))
-            rank.take_exit(end, self._at(stamped.t))
-            self.roster.exits.append(end)
-        else:
-            rank.entered = True
+        end = Stamped(stamped.node, stamped.t, stamped.attempt, stamped.fact._replace(pid=rank.pid))
+        rank.take_exit(end, self._at(stamped.t))
+        self.roster.exits.append(end)
 
     def _on_all_initialised(self, stamped: Stamped[AllInitialised]) -> None:
         self.roster.initialised_t = stamped.t

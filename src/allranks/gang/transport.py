@@ -107,6 +107,7 @@ class Transport(ABC):
     def __init__(self, agent_python: str | None, python: str | None) -> None:
         self._agent_python = agent_python
         self._python = python
+        self.buffer = memoryview(bytearray(READ))  # of all channels: a fresh one a read costs as much as the read
 
     @abstractmethod
     def client(self, node: Node) -> list[str]:
@@ -223,6 +224,7 @@ def how_ended(code: int | None) -> str:
         return f"was killed by signal {-code}"
 
 
+READ = 1 << 20  # what a client's pipe may hold: with 64 KB, ssh waits at each packet for this process
 NOT_STARTED = {
     errno.ENOENT: "environment-mismatch",
     errno.EACCES: "environment-mismatch",

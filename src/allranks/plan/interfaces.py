@@ -1,8 +1,8 @@
 """Which interface NCCL and Gloo would take on a node, and what to set where that would be wrong.
 
 NCCL (src/misc/socket.cc, ncclFindInterfaces and findInterfaces; src/include/socket.h: MAX_IFS 16):
-NCCL_SOCKET_IFNAME, if longer than one character, is the whole answer. Else `ib*`; anything but docker*, lo*;
-docker*; lo* (from 2.28.9 on virbr* comes last). The subnet of NCCL_COMM_ID is not looked for.
+NCCL_SOCKET_IFNAME, if longer than one character, is the whole answer. Else `ib*`; the subnet of
+NCCL_COMM_ID (one interface); anything but docker*, lo*; docker*; lo* (from 2.28.9 on virbr* comes last).
 `^` excludes and `=` is exact, both at the head of the list only (and `^=` is both). It walks
 getifaddrs(3): all IPv4 addresses in interface order, then all IPv6; interfaces must be RUNNING, ::1 and
 what NCCL_SOCKET_FAMILY excludes are skipped, a name counts once. So does RCCL.
@@ -14,12 +14,13 @@ the node's own host name resolves to.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from allranks.findings import Finding, Where, unset
 from allranks.protocol.interface_names import matches_interface
-from allranks.protocol.plan_facts import NodeFacts, interface_of, local_addresses, plain
+from allranks.protocol.plan_facts import NodeFacts, interface_of, local_addresses, network_of, plain
 
 MAX_IFS = 16
 # Interfaces that, as a rule, lead to containers or virtual machines of their own host only.
@@ -80,8 +81,11 @@ def nccl_interfaces(facts: NodeFacts) -> tuple[str, ...]:
     family = {"AF_INET": 4, "AF_INET6": 6}.get(settings.get("NCCL_SOCKET_FAMILY", ""))
     if len(wanted) > 1:
         return _matching(facts, wanted, family)
-    names: tuple[str, ...] = ()
-    for stage in ("ib", "^docker,lo", "docker", "lo"):
+    names = _matching(facts, "ib", family)
+    comm_id = settings.get("NCCL_COMM_ID", "")
+    if not names and len(comm_id) > 1:
+        names = _in_subnet_of(facts, comm_id)
+    for stage in ("^docker,lo", "docker", "lo"):
         names = names or _matching(facts, stage, family)
     return names
 
@@ -95,6 +99,19 @@ def _matching(facts: NodeFacts, pattern: str, family: int | None) -> tuple[str, 
         if name not in names and matches_interface(name, pattern):
             names.append(name)
     return tuple(names[:MAX_IFS])
+
+
+def _in_subnet_of(facts: NodeFacts, comm_id: str) -> tuple[str, ...]:
+    """ncclFindInterfaceMatchSubnet: the first, running or not. A host name can't be resolved here."""
+    text = comm_id[1:].partition("]")[0] if comm_id.startswith("[") else comm_id.rpartition(":")[0]
+    try:
+        wanted = ipaddress.ip_address(plain(text))
+    except ValueError:
+        return ()
+    for name, address, _ in local_addresses(facts):
+        if wanted in network_of(address):
+            return (name,)
+    return ()
 
 
 def nccl_settings(facts: NodeFacts) -> dict[str, str]:

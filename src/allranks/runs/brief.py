@@ -5,17 +5,14 @@ A directory may have a thousand runs, so most are over: of these result.json and
 
 from __future__ import annotations
 
-import platform
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from allranks.protocol.codec import omit_empty
-from allranks.settings.runspec import Limits
 
 from .directory import STATES, RunCondition, RunDirectory
-from .documents import ORPHANED, OVER, RunDocument, RunProgress, StatusDocument
+from .documents import ORPHANED, OVER, LeaseEnd, RunProgress, StatusDocument, lease_end_of
 
 
 class BriefVerdict(NamedTuple):
@@ -73,7 +70,7 @@ def read_brief(run: RunDirectory) -> RunBrief:
         condition = run.condition()
         end = condition.result
         if end is None:
-            return _of_status(brief, _state_seen_from_here(run, beginning, condition, time.time()), condition.status)
+            return _of_status(brief, condition.state, condition.status)
     verdict = end.verdict
     return brief._replace(
         state=STATES.get(end.exit, "failed"),
@@ -83,16 +80,6 @@ def read_brief(run: RunDirectory) -> RunBrief:
         exit=end.exit,
         verdict=None if verdict is None else BriefVerdict(verdict.cause, verdict.finding.message, verdict.confidence),
     )
-
-
-def _state_seen_from_here(run: RunDirectory, beginning: RunDocument, condition: RunCondition, now: float) -> str:
-    """Return the state that a controller on another machine wrote on a disk of both, until its lease has ended."""
-    controller = beginning.controller
-    if controller is None or controller.host == platform.node() or beginning.engine or run.job_in(beginning):
-        return condition.state
-    if condition.state != ORPHANED or not condition.status.t or lease_end(run, condition, now) is not None:
-        return condition.state
-    return condition.status.state or condition.state
 
 
 def _of_status(brief: RunBrief, state: str, status: StatusDocument) -> RunBrief:
@@ -108,36 +95,15 @@ def _of_status(brief: RunBrief, state: str, status: StatusDocument) -> RunBrief:
     )
 
 
-# -- a run without a controller ---------------------------------------------------------------------
-
-
-def saved_limit(run: RunDocument, name: str) -> float:
-    """Return a time limit that a run was started with, in seconds; the default where run.json does not say."""
-    seconds = run.spec.get(name)
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        seconds = getattr(Limits(), name)
-    return float(seconds)
-
-
-class LeaseEnd(NamedTuple):
-    """When the controller of a run ended, and by when the lease had ended its ranks (unix seconds)."""
-
-    controller_t: float
-    ranks_t: float
-
-
 def lease_end(run: RunDirectory, condition: RunCondition, now: float) -> LeaseEnd | None:
     """Tell when a run without a controller was ended by its lease; None where it has one, or its ranks may go on.
 
-    A controller writes status.json once a beat, and nothing of a run in pods or on cloud machines is known here.
+    Nothing of a run in pods or on cloud machines is known here.
     """
     if condition.state != ORPHANED or not condition.status.t:
         return None
     document = run.read_run()
     if document.engine or run.job_in(document) is not None:
         return None
-    from allranks.diagnose.incident import beat_of  # imported late: few runs have lost their controller
-
-    lease = saved_limit(document, "lease")
-    ended = LeaseEnd(condition.status.t, condition.status.t + beat_of(lease) + lease + saved_limit(document, "grace"))
+    ended = lease_end_of(document, condition.status)
     return ended if now > ended.ranks_t else None

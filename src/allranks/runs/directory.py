@@ -43,6 +43,7 @@ from .documents import (
     RunReport,
     StatusDocument,
     at_rest,
+    lease_end_of,
     result_kind,
 )
 from .regular import open_regular, read_end, read_objects, replacing
@@ -65,7 +66,7 @@ STATES = {DONE: "done", CTRL_C: "stopped", TERMINATED: "stopped"}  # by exit cod
 STAMP = re.compile(r"-\d{8}-\d{6}(-\w+){0,2}\Z")  # what `create` puts behind the --name of a run
 CHECK_NAME = re.compile(r"check-\d{8}-\d{6}(-\d+)?")  # a directory that `check` has saved
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-_OF_LOGS = {RANK_LOG: "", NODE_LOG: "", NCCL_LOG: "nccl_", RAY_LOG: "ray_"}  # how names in a node's folder begin
+OF_LOGS = {RANK_LOG: "", NODE_LOG: "", NCCL_LOG: "nccl_", RAY_LOG: "ray_"}  # how names in a node's folder begin
 
 
 class RunCondition(NamedTuple):
@@ -388,9 +389,9 @@ class RunDirectory:
     def log_file(self, node_index: int, node_name: str, kind: int, rank: int, attempt: int) -> str:
         """Return the same as a text, which is made in a tenth of the time: a run may have 32,768 ranks."""
         again = f"{attempt_folder(attempt)}/" if attempt else ""
-        if kind in _OF_LOGS:
+        if kind in OF_LOGS:
             folder = f"{self.path}/logs/{again}node_{node_index:02d}_{safe_name(node_name)}"
-            return f"{folder}/node.log" if kind == NODE_LOG else f"{folder}/{_OF_LOGS[kind]}rank_{rank:03d}.log"
+            return f"{folder}/node.log" if kind == NODE_LOG else f"{folder}/{OF_LOGS[kind]}rank_{rank:03d}.log"
         role = f"{self.role}/" if self.role else ""
         if kind == METRICS:
             return f"{self.path}/outputs/{role}rank_{rank:02d}_metrics.jsonl"
@@ -446,6 +447,14 @@ class RunDirectory:
             self._ask_again = time.monotonic() + ASK_EVERY
         return self._goes_on_elsewhere
 
+    def _is_written_elsewhere(self, status: StatusDocument) -> bool:
+        """Whether a controller on another machine may have written it on a disk of both: its lease has not ended."""
+        document = self.read_run()
+        controller = document.controller
+        if controller is None or controller.host == platform.node() or document.engine or self.job_in(document):
+            return False
+        return status.t > 0 and time.time() <= lease_end_of(document, status).ranks_t
+
     def state(self) -> str:
         """Return the run's state; "orphaned" where its controller died and nothing says that it is over."""
         return self.condition().state
@@ -460,7 +469,8 @@ class RunDirectory:
         status = self.read_status()
         state = status.state or "starting"
         if result is None:
-            return RunCondition(state if is_alive else ORPHANED, status, None)
+            goes_on = is_alive or self._is_written_elsewhere(status)
+            return RunCondition(state if goes_on else ORPHANED, status, None)
         if state not in OVER:  # a full disk has kept the last status.json from being written
             state = STATES.get(result.exit, "failed")
         return RunCondition(state, at_rest(status), result)

@@ -17,7 +17,7 @@ from allranks.protocol.codec import decode_each, decode_parts, needs, omit_empty
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.samples import NodeUsage
-from allranks.settings.runspec import Role
+from allranks.settings.runspec import Limits, Role
 
 GOING_ON = ("starting", "gating", "proving", "running", "ending")  # states of a run, in their order
 OVER = ("done", "failed", "stopped")  # states of a run that has ended
@@ -433,6 +433,32 @@ class PreflightDocument(NamedTuple):
         """The variables of a scheduler that the launching machine had."""
         variables = self.request.get("environ")
         return variables if isinstance(variables, dict) else {}
+
+
+# -- a run without a controller ------------------------------------------------------------------------------
+
+
+def saved_limit(run: RunDocument, name: str) -> float:
+    """Return a time limit that a run was started with, in seconds; the default where run.json does not say."""
+    seconds = run.spec.get(name)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        seconds = getattr(Limits(), name)
+    return float(seconds)
+
+
+class LeaseEnd(NamedTuple):
+    """When the controller of a run ended, and by when the lease had ended its ranks (unix seconds)."""
+
+    controller_t: float
+    ranks_t: float
+
+
+def lease_end_of(run: RunDocument, status: StatusDocument) -> LeaseEnd:
+    """Tell when a controller would have ended that wrote status.json last: it does once a beat."""
+    from allranks.diagnose.incident import beat_of  # imported late: few runs have lost their controller
+
+    lease = saved_limit(run, "lease")
+    return LeaseEnd(status.t, status.t + beat_of(lease) + lease + saved_limit(run, "grace"))
 
 
 # -- reading -------------------------------------------------------------------------------------------------

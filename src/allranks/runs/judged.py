@@ -22,9 +22,9 @@ from allranks.protocol.run_facts import RoleReady, SuitePassed, of_kind
 from allranks.settings.ray import name_of
 from allranks.settings.runspec import Role
 
-from .brief import LeaseEnd, lease_end
+from .brief import lease_end
 from .directory import RunDirectory, attempt_folder, safe_name
-from .documents import GOING_ON
+from .documents import GOING_ON, LeaseEnd
 from .logdiagnosis import find_logs, read_logs
 from .recorded_incident import read_incident, role_of
 

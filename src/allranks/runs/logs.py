@@ -28,7 +28,7 @@ from allranks.protocol.frames import (
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.run_facts import Fact, LogContinued, Stamped, of_kind
 
-from .directory import RunDirectory, attempt_folder, safe_name
+from .directory import OF_LOGS, RunDirectory, attempt_folder, safe_name
 from .regular import append, read_end, replacing, size_of
 
 # -- The time index beside a rank's log: when which bytes arrived ------------------------------------------------------
@@ -126,7 +126,6 @@ def offset_until(log: Path, t: float) -> int:
 OPEN_FILES = 256
 MOST_GAPS = 1 << 30  # bytes of holes in one node's logs
 SHARED = (METRICS, STACKS)  # one file a rank over all attempts, whichever node the rank is on
-IN_LOGS = (RANK_LOG, NODE_LOG, NCCL_LOG, RAY_LOG)  # in the folder of their node and attempt
 
 
 class _Log:
@@ -208,7 +207,7 @@ class LogWriter:
 
     def _log(self, key: tuple[int, Stream], node_name: str) -> _Log:
         node_index, stream = key
-        if self._attempts is not None and stream.kind in IN_LOGS:
+        if self._attempts is not None and stream.kind in OF_LOGS:
             self._attempts.add(stream.attempt)
         fd = _open(self._run.log_file(node_index, node_name, *stream))
         end = self.ends.get(node_index, {}).get(stream)
