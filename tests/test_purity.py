@@ -240,7 +240,7 @@ OF_THE_WALL = {
     "gang/session.py adopt": "since the controller before us wrote last, as it is stored",
     "gang/session.py resume": "since the controller before us began",
     "agent/sweep.py _age": "the age of a file",
-    "runs/directory.py _is_written_elsewhere": "since a controller on another machine wrote, as it is stored",
+    "runs/directory.py is_written_elsewhere": "since a controller on another machine wrote, as it is stored",
     "runs/logs.py _index": "how often the time of output is noted, as it is stored",
     "runs/result.py least_result": "since another process began",
 }

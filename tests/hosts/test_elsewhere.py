@@ -192,6 +192,24 @@ def test_a_run_goes_on_after_the_death_of_its_controllers_host(apart: Elsewhere)
     launch.ended(0)
 
 
+def test_attach_from_a_third_machine_follows_a_living_controller_and_replaces_a_dead_one(apart: Elsewhere) -> None:
+    """It took a healthy run over, so that Ctrl-C there ended it. Machines of one disk are all that knows of both."""
+    apart.begun("--nodes", "2", "--lease", "30s")
+    third = Elsewhere(apart.bed, apart.place / "third")
+    third.begin("attach", str(apart.run_dir))
+    wait_until(lambda: "Ctrl-C leaves it, and it goes on" in third.stderr + third.stdout, BOUND, "attached")
+    assert third.process is not None and apart.process is not None
+    third.process.send_signal(signal.SIGINT)
+    third.process.wait(BOUND)
+    assert apart.process.poll() is None
+    kill_controller(apart, apart.bed.host("h1"))
+    apart.process.wait(BOUND)
+    apart.begin("attach", str(apart.run_dir), "--json", cwd=third.place, env={"XDG_STATE_HOME": str(third.place)})
+    apart.until("controller-attached")
+    apart.let_end()
+    apart.ended(0)
+
+
 ROLES = """
 [roles.files]
 command = "python3 -m http.server {files.port.http}"

@@ -34,7 +34,7 @@ from allranks.runs.documents import (
     RunProgress,
     RunReport,
     at_rest,
-    saved_limit,
+    silent_after,
 )
 from allranks.text import count_of, format_percent
 
@@ -142,9 +142,7 @@ def silence(run: RunDirectory, condition: RunCondition, now: float) -> Silence |
     document = run.read_run()
     if document.engine or run.job_in(document) is not None:
         return None
-    from allranks.diagnose.incident import beat_of  # imported late, as in `lease_end`
-
-    if now - written <= 3 * beat_of(saved_limit(document, "lease")) + 1.0:
+    if now - written <= silent_after(document):
         return None
     from allranks.agent.processes import read_process  # imported late: few controllers stand still
 

@@ -19,7 +19,7 @@ from allranks.exitcodes import CTRL_C, TERMINATED
 from allranks.findings import Finding, Verdict
 from allranks.protocol.run_facts import Fact, Stamped
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ResultDocument, RunOpened
+from allranks.runs.documents import ResultDocument, RunOpened, silent_after
 from allranks.runs.reading import LogReader
 from allranks.runs.view import View
 
@@ -123,6 +123,8 @@ def show_opening(run: RunDirectory, view: View) -> None:
 
 def follow_run(run: RunDirectory, view: View, take_over: bool) -> StartedRun:
     """Follow a run that another process has started, or take it over. Raise UsageError where that is not possible."""
+    if not take_over and _is_led_elsewhere(run, view):
+        return WatchedFromAfar(run, view)
     if run.job is None and run.controller_alive():
         if not take_over:
             return Watched(run, view)
@@ -132,6 +134,22 @@ def follow_run(run: RunDirectory, view: View, take_over: bool) -> StartedRun:
                 f"hint: allranks attach {run.name}"
             )
     return engine_of(run).follow(run, view)
+
+
+def _is_led_elsewhere(run: RunDirectory, view: View) -> bool:
+    """Whether a controller on another machine writes to a disk of both; its next word is waited for."""
+    status = run.read_status()
+    if not run.is_written_elsewhere(status):
+        return False
+    document = run.read_run()
+    if document.controller is not None:
+        view.say("note", f"{run.name} has its controller on {document.controller.host}: waiting for its next word")
+    deadline = time.monotonic() + silent_after(document)
+    while run.read_status().t == status.t and not run.has_ended:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(PAUSE)
+    return True
 
 
 def follow(followed: FollowedRun, stop_first: bool = False) -> ResultDocument | None:
@@ -265,6 +283,24 @@ class Watched(FollowedRun):
     def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
         """Return the result as the controller wrote it."""
         return result
+
+
+class WatchedFromAfar(Watched):
+    """A run whose controller is on another machine: it lives as long as it writes, by the clock of this one."""
+
+    def __init__(self, run: RunDirectory, view: View) -> None:
+        super().__init__(run, view)
+        self._silent_after = silent_after(run.read_run())
+        self._written_t = 0.0
+        self._heard_at = 0.0
+
+    def is_alive(self) -> bool:
+        """Return whether its last word is young."""
+        written_t = self.run.read_status().t
+        if written_t != self._written_t:
+            self._written_t = written_t
+            self._heard_at = time.monotonic()
+        return time.monotonic() - self._heard_at <= self._silent_after
 
 
 class Launched(Watched):

@@ -447,7 +447,7 @@ class RunDirectory:
             self._ask_again = time.monotonic() + ASK_EVERY
         return self._goes_on_elsewhere
 
-    def _is_written_elsewhere(self, status: StatusDocument) -> bool:
+    def is_written_elsewhere(self, status: StatusDocument) -> bool:
         """Whether a controller on another machine may have written it on a disk of both: its lease has not ended."""
         document = self.read_run()
         controller = document.controller
@@ -469,7 +469,7 @@ class RunDirectory:
         status = self.read_status()
         state = status.state or "starting"
         if result is None:
-            goes_on = is_alive or self._is_written_elsewhere(status)
+            goes_on = is_alive or self.is_written_elsewhere(status)
             return RunCondition(state if goes_on else ORPHANED, status, None)
         if state not in OVER:  # a full disk has kept the last status.json from being written
             state = STATES.get(result.exit, "failed")

@@ -453,6 +453,13 @@ class LeaseEnd(NamedTuple):
     ranks_t: float
 
 
+def silent_after(run: RunDocument) -> float:
+    """Give the seconds after which a controller that writes no status.json is silent: three beats, and a little."""
+    from allranks.diagnose.incident import beat_of  # imported late, as below
+
+    return 3 * beat_of(saved_limit(run, "lease")) + 1.0
+
+
 def lease_end_of(run: RunDocument, status: StatusDocument) -> LeaseEnd:
     """Tell when a controller would have ended that wrote status.json last: it does once a beat."""
     from allranks.diagnose.incident import beat_of  # imported late: few runs have lost their controller
