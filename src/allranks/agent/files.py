@@ -155,7 +155,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def grow_pipe(fd: int, size: int) -> None:
-    """Let a pipe hold `size` bytes; it stays as it is where it may not grow, or is no pipe."""
+    """Let a pipe hold `size` bytes; the kernel may refuse, and what is a file or socket stays as it is."""
     try:
         fcntl.fcntl(fd, F_SETPIPE_SZ, size)
     except OSError:
