@@ -30,7 +30,6 @@ Read = Callable[[Json], Json]
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LABEL = re.compile(r".{1,63}")
 _DIGITS = re.compile(r"[0-9]{1,18}")
-_LISTEN = re.compile(r"(?:(?P<address>[0-9.]{7,15}|\[[0-9A-Fa-f:.]{2,45}\]):)?(?P<port>[0-9]{1,5})")
 _REACH = re.compile(r"ssh|dial(?::(?P<low>[0-9]{1,5})(?:-(?P<high>[0-9]{1,5}))?)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TRUE = ("1", "true", "yes", "on")
@@ -121,14 +120,22 @@ def path(expected: str, metavar: str = "PATH") -> Parser:
     return Parser(read, metavar, is_path=True)
 
 
-def matching(pattern: str, expected: str, metavar: str) -> Parser:
-    """Make a parser of a text that the pattern matches as a whole."""
+def matching(
+    pattern: str | re.Pattern[str],
+    expected: str,
+    metavar: str,
+    holds: Callable[[re.Match[str]], object] = bool,
+    numbers: bool = False,
+) -> Parser:
+    """Make a parser of a text that the pattern matches as a whole, and of which `holds`; with `numbers` also of one."""
     compiled = re.compile(pattern)
 
     def read(value: Json) -> str:
-        if not isinstance(value, str) or not compiled.fullmatch(value):
+        word = str(value) if numbers and isinstance(value, int) and not isinstance(value, bool) else value
+        match = compiled.fullmatch(word) if isinstance(word, str) else None
+        if match is None or not holds(match):
             raise ValueError(expected)
-        return value
+        return match[0]
 
     return Parser(read, metavar)
 
@@ -185,21 +192,16 @@ def _read_word(value: Json) -> str:
     return value
 
 
-def _texts(value: Json) -> list[str] | None:
-    """Return the elements of an array of texts; None for any other value."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        return None
-    texts = [item for item in value if isinstance(item, str)]
-    if len(texts) != len(value):
-        return None
-    return texts
+def _listed(value: Json) -> Json:
+    """Write an array of texts with commas between them; any other value stays."""
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return ",".join(map(str, value))
+    return value
 
 
 def _read_hosts(value: Json) -> Json:
     """Read a file's path, a comma list, or a TOML array of hosts."""
-    texts = _texts(value)
-    listed = value if texts is None else ",".join(texts)
-    return path('the path of a hostfile or a list such as "node[01-04]"').read(listed)
+    return path('the path of a hostfile or a list such as "node[01-04]"').read(_listed(value))
 
 
 def _read_host(value: Json) -> Json:
@@ -216,13 +218,13 @@ def _read_host(value: Json) -> Json:
 def _read_networks(value: Json) -> Json:
     """Read CIDR networks with commas between them, or a TOML array of them; return them normalised."""
     expected = "networks such as 10.0.0.0/16, with commas between them"
-    texts = value.split(",") if isinstance(value, str) else _texts(value)
-    if not texts or not all("/" in text for text in texts):
-        raise ValueError(expected)
+    texts = str(_listed(value)).split(",")
     try:
-        return ",".join(str(ipaddress.ip_network(text.strip(), strict=False)) for text in texts)
+        if all("/" in text for text in texts):
+            return ",".join(str(ipaddress.ip_network(text.strip(), strict=False)) for text in texts)
     except ValueError:
-        raise ValueError(expected) from None
+        pass
+    raise ValueError(expected)
 
 
 def split_address(value: str) -> tuple[str, int]:
@@ -231,28 +233,17 @@ def split_address(value: str) -> tuple[str, int]:
     return address.strip("[]") or "127.0.0.1", int(port)
 
 
-def _read_listen(value: Json) -> Json:
-    """Read `[ADDRESS:]PORT`; an IPv6 address stands in brackets. A number of TOML is a port."""
-    expected = "a port such as 9400, or with an address of this machine: 10.0.0.5:9400, [fd00::5]:9400"
-    word = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    match = _LISTEN.fullmatch(word) if isinstance(word, str) else None
-    if match is None or int(match["port"]) > 65535:
-        raise ValueError(expected)
-    if match["address"]:
-        try:
-            ipaddress.ip_address(match["address"].strip("[]"))
-        except ValueError:
-            raise ValueError(expected) from None
-    return word
+def _can_listen(match: re.Match[str]) -> bool:
+    try:
+        ipaddress.ip_address((match["address"] or "127.0.0.1").strip("[]"))
+    except ValueError:
+        return False
+    return int(match["port"]) <= 65535
 
 
-def _read_reach(value: Json) -> Json:
-    """Read `ssh`, `dial`, or `dial` with the ports of this machine that nodes may dial."""
-    match = _REACH.fullmatch(value) if isinstance(value, str) else None
-    ports = [int(port) for port in match.groups() if port is not None] if match is not None else []
-    if match is None or ports != sorted(ports) or not all(0 < port < 65536 for port in ports):
-        raise ValueError("ssh, dial, or dial with ports of this machine such as dial:29700 or dial:29700-29799")
-    return value
+def _has_ports(match: re.Match[str]) -> bool:
+    ports = [int(port) for port in match.groups() if port is not None]
+    return ports == sorted(ports) and all(0 < port < 65536 for port in ports)
 
 
 def dial_ports(reach: str) -> Sequence[int]:
@@ -276,12 +267,6 @@ def _read_notices(value: Json) -> Json:
             'hint: write [notify] with slack = "URL" into ~/.config/allranks/config.toml, then --notify slack'
         )
     return _NOTICE_NAMES.read(value)
-
-
-def _read_gpus(value: Json) -> Json:
-    """Read a number, alone or after a GPU's or a resource's name."""
-    number = isinstance(value, int) and not isinstance(value, bool)
-    return _GPUS.read(str(value) if number else value)
 
 
 def _read_pattern(value: Json) -> Json:
@@ -312,14 +297,6 @@ def _read_role_command(value: Json) -> Json:
     if not words:
         raise ValueError(expected)
     return words
-
-
-def _read_role_line(value: Json) -> Json:
-    """Read `NAME:NODES COMMAND`, as --role takes it."""
-    text_of_line = str(value)
-    if not _ROLE_LINE.fullmatch(text_of_line):
-        raise ValueError("NAME:NODES and a command, such as rollout:1 'python serve.py'")
-    return text_of_line
 
 
 def _read_role_gpus(value: Json) -> Json:
@@ -353,10 +330,8 @@ def _read_ready(value: Json) -> Json:
 
 def _read_variables(value: Json) -> Json:
     """Read a table of variables; numbers are taken as text. `variables` judges the names."""
-    if not isinstance(value, dict):
-        raise ValueError('a table such as { NAME = "value" }')
     texts: dict[str, str] = {}
-    for name, item in value.items():
+    for name, item in value.items() if isinstance(value, dict) else [("", None)]:
         if isinstance(item, bool) or not isinstance(item, (str, int, float)) or "\0" in str(item):
             raise ValueError('a table such as { NAME = "value" }')
         texts[str(name)] = str(item)
@@ -364,20 +339,19 @@ def _read_variables(value: Json) -> Json:
 
 
 _RANGE = re.compile(r"(?P<first>[0-9]{1,3})(?:-(?P<last>[0-9]{1,3}))?")
-_ROLE_LINE = re.compile(r"[a-z][a-z0-9_-]{0,31}:[1-9][0-9]{0,5}\s+\S.*", re.DOTALL)
 _READY = re.compile(r"port:(?P<port>[0-9]{1,5})|https?://[^\s/:]{1,253}(?::(?P<of_url>[0-9]{1,5}))?(?:/[^\s]{0,1000})?")
 _ROLE_TEXT = text("a command", lines=True)
-_GPUS = matching(
-    r"(?:[A-Za-z0-9][A-Za-z0-9./_-]{0,99}:)?[1-9][0-9]{0,3}",
-    "a number of GPUs such as 8, or with a name: amd.com/gpu:8, H100:8",
-    "[NAME:]N",
-)
 FLAG = Parser(read_flag, "", write=lambda value: "on" if value else "off")
 WORD = Parser(_read_word, "WORD")
 HOSTS = Parser(_read_hosts, "FILE|LIST", is_path=True)
 HOST = Parser(_read_host, "HOST")
 NETWORKS = Parser(_read_networks, "CIDR")
-GPUS = Parser(_read_gpus, _GPUS.metavar)
+GPUS = matching(
+    r"(?:[A-Za-z0-9][A-Za-z0-9./_-]{0,99}:)?[1-9][0-9]{0,3}",
+    "a number of GPUs such as 8, or with a name: amd.com/gpu:8, H100:8",
+    "[NAME:]N",
+    numbers=True,
+)
 PATTERN = Parser(_read_pattern, "REGEX")
 FAIL_RULE = Parser(_read_fail_rule, "RULE")
 _NOTICE_NAMES = several(
@@ -385,8 +359,19 @@ _NOTICE_NAMES = several(
     "names of entries of [notify], or of variables that hold a URL",
     commas=True,
 )
-LISTEN = Parser(_read_listen, "[ADDRESS:]PORT")
-REACH = Parser(_read_reach, "ssh|dial[:PORT]")
+LISTEN = matching(
+    r"(?:(?P<address>[0-9.]{7,15}|\[[0-9A-Fa-f:.]{2,45}\]):)?(?P<port>[0-9]{1,5})",
+    "a port such as 9400, or with an address of this machine: 10.0.0.5:9400, [fd00::5]:9400",
+    "[ADDRESS:]PORT",
+    _can_listen,
+    numbers=True,
+)
+REACH = matching(
+    _REACH,
+    "ssh, dial, or dial with ports of this machine such as dial:29700 or dial:29700-29799",
+    "ssh|dial[:PORT]",
+    _has_ports,
+)
 NODE_COUNT = whole_number(1, MAX_HOSTS)
 ID = matching(r"[a-z0-9][a-z0-9_-]{0,63}", "", "ID")
 RUN_NAME = matching(
@@ -399,7 +384,11 @@ ROLE_NAME = matching(
     r"[a-z][a-z0-9_-]{0,31}", "the name of a role: small letters, digits, '_', '-', a letter first", "NAME"
 )
 ROLE_COMMAND = Parser(_read_role_command, "COMMAND")
-ROLE_LINE = Parser(_read_role_line, "NAME:NODES COMMAND")
+ROLE_LINE = matching(
+    r"(?s)[a-z][a-z0-9_-]{0,31}:[1-9][0-9]{0,5}\s+\S.*",
+    "NAME:NODES and a command, such as rollout:1 'python serve.py'",
+    "NAME:NODES COMMAND",
+)
 ROLE_GPUS = Parser(_read_role_gpus, "GPUS")
 READY = Parser(_read_ready, "TEST")
 VARIABLES_TABLE = Parser(_read_variables, "TABLE")
