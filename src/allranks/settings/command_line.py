@@ -25,11 +25,9 @@ def as_options(spec: RunSpec, command: str, without: Collection[str] = ()) -> li
         value = spec.value(row.name)
         if row.name not in ("env", "cluster") and row.name not in without and value != row.default:
             words += _option(row, value)
-    open_ones = {name: value for name, value in spec.launch.env.items() if not is_secret_name(name)}
-    for name, value in sorted(open_ones.items()):
-        words.append(f"--env={name}={value}")
-    for name in sorted({*spec.launch.forward, *secret_values(spec)}):
-        words.append(f"--env={name}")
+    secret = secret_values(spec)
+    words += [f"--env={name}={value}" for name, value in sorted(spec.launch.env.items()) if name not in secret]
+    words += [f"--env={name}" for name in sorted({*spec.launch.forward, *secret})]
     if spec.launch.command:
         words += ["--", *spec.launch.command]
     return words

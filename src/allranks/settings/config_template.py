@@ -7,7 +7,7 @@ A hostfile that was found here is active. All else is commented out with its def
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ..protocol.jsontext import Json
 from .setting import PANELS, SettingRow
@@ -26,30 +26,21 @@ _TAIL = """
 def commented_config(hosts: str = "") -> str:
     """Write the file's text; `hosts` is the hostfile that was found here."""
     lines = [_HEAD]
+    others = {"env", *TARGETS} - {"hosts", "slurm"}  # a file cannot have two targets
     for panel in PANELS:
         lines.append(f"\n# {panel}\n")
-        lines += [_line(row, hosts) for row in _rows(panel)]
+        for row in SETTINGS.values():
+            if row.panel != panel or not row.in_file or row.name in others:
+                continue
+            line = f"#{row.key} = {row.example or _default(row)}  # {row.help}\n"
+            found = f"hosts = {toml_value(hosts)}  # {row.help} (found)\n"
+            lines.append(found if row.name == "hosts" and hosts else line)
     return "".join(lines) + _TAIL
 
 
-def _rows(panel: str) -> Iterator[SettingRow]:
-    """Yield the settings of a panel with one target: a file cannot have two."""
-    for row in SETTINGS.values():
-        other_target = row.name in TARGETS and row.name not in ("hosts", "slurm")
-        if row.panel == panel and row.in_file and row.name != "env" and not other_target:
-            yield row
-
-
-def _line(row: SettingRow, hosts: str) -> str:
-    if row.name == "hosts" and hosts:
-        return f"hosts = {toml_value(hosts)}  # {row.help} (found)\n"
-    return f"#{row.key} = {row.example or _toml(row)}  # {row.help}\n"
-
-
-def _toml(row: SettingRow) -> str:
-    if isinstance(row.default, bool) or (isinstance(row.default, int) and row.parser.write is str):
-        return toml_value(row.default)
-    return toml_value(row.shown_default)
+def _default(row: SettingRow) -> str:
+    is_itself = isinstance(row.default, bool) or (isinstance(row.default, int) and row.parser.write is str)
+    return toml_value(row.default if is_itself else row.shown_default)
 
 
 def toml_value(value: Json) -> str:

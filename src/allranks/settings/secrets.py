@@ -53,16 +53,12 @@ def redact_text(text: str) -> str:
     return _in_urls(_hide_forms(_ASSIGNED.sub(hide, text)))
 
 
-def redact_document(document: JsonObject) -> JsonObject:
+def redact_document(document: Mapping[str, Json]) -> JsonObject:
     """Return a document without tokens of a known form in its texts, and with commands in it as `redact_argv` has them.
 
     Whoever writes a document calls it: a module that puts a command or a text of a node into one need not.
     """
-    return _redact_members(document)
-
-
-def _redact_members(members: Mapping[str, Json]) -> JsonObject:
-    return {name: _redact_value(name, value) for name, value in members.items()}
+    return {name: _redact_value(name, value) for name, value in document.items()}
 
 
 def _redact_value(name: str, value: Json) -> Json:
@@ -72,7 +68,7 @@ def _redact_value(name: str, value: Json) -> Json:
         shown = _hide_forms(value, is_command) if is_command or " " in value else value
         return _in_urls(shown)
     if isinstance(value, Mapping):
-        return _redact_members(value)
+        return redact_document(value)
     if not isinstance(value, (list, tuple)):
         return value
     if name in COMMANDS and all(isinstance(word, str) for word in value):

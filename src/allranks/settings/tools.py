@@ -42,29 +42,11 @@ _FLAGS = {
 }
 # Options that say who the nodes are, of any of them. `--node-rank $RANK train.py` with an empty variable takes the
 # script for the rank.
-ABOUT_NODES = frozenset(
-    {
-        "nnodes",
-        "nproc_per_node",
-        "node_rank",
-        "rdzv_endpoint",
-        "rdzv_id",
-        "rdzv_backend",
-        "master_addr",
-        "master_port",
-        "num_machines",
-        "num_processes",
-        "machine_rank",
-        "main_process_ip",
-        "main_process_port",
-        "num_nodes",
-        "num_gpus",
-        "hostfile",
-        "host",
-        "include",
-        "exclude",
-    }
+_ABOUT_NODES = (
+    "nnodes nproc_per_node node_rank rdzv_endpoint rdzv_id rdzv_backend master_addr master_port num_machines "
+    "num_processes machine_rank main_process_ip main_process_port num_nodes num_gpus hostfile host include exclude"
 )
+ABOUT_NODES = frozenset(_ABOUT_NODES.split())
 _CHOOSES = ("chooses nodes and GPUs", "--hosts names the nodes, --nproc N and CUDA_VISIBLE_DEVICES the GPUs")
 _REACHES = ("says how nodes are reached", "allranks starts deepspeed on each node itself")
 _CHANGES = ("changes the number of nodes", "--nodes MIN:MAX starts again with the nodes that are there")
@@ -107,16 +89,11 @@ class Tool:
         if self.head[0].rpartition("/")[2].startswith("python"):
             return self.head[0]
         directory, slash, _ = self.head[0].rpartition("/")
-        if not slash:
-            return None
-        return f"{directory}/python"
+        return f"{directory}/python" if slash else None
 
     def value(self, *names: str) -> str | None:
         """Return the last value of an option, under any of its names; "" for a flag, None where it is absent."""
-        matching = [o for o in self.options if o.name in names]
-        if not matching:
-            return None
-        return matching[-1].value or ""
+        return next((o.value or "" for o in reversed(self.options) if o.name in names), None)
 
     def has(self, *names: str) -> bool:
         """Tell whether one of the options is there."""
@@ -130,7 +107,9 @@ class Tool:
 
 def read_tool(command: Sequence[str]) -> Tool | None:
     """None where the command does not begin with one of the tools."""
-    flags = _interpreter_flags(command)
+    flags: tuple[str, ...] = ()  # what python itself takes before its `-m`: -u, -X faulthandler
+    if command and _is_python(command[0].rpartition("/")[2]):
+        flags = read_command(command).flags
     plain = (*command[:1], *command[1 + len(flags) :])
     for name, pattern in _HEADS:
         if _starts(plain, pattern):
@@ -142,13 +121,6 @@ def read_tool(command: Sequence[str]) -> Tool | None:
 def is_one_process(launcher: str, command: Sequence[str]) -> bool:
     """Tell whether one process of a node stands for all of its ranks: nothing is known of those that it may start."""
     return launcher == "command" and read_tool(command) is None
-
-
-def _interpreter_flags(command: Sequence[str]) -> tuple[str, ...]:
-    """Return what python itself takes before its `-m`: -u, -X faulthandler."""
-    if not command or not _is_python(command[0].rpartition("/")[2]):
-        return ()
-    return read_command(command).flags
 
 
 def node_rank_in(command: Sequence[str]) -> tuple[str, ...]:
@@ -167,32 +139,20 @@ def choose_launcher(command: Sequence[str], launcher: str | None) -> tuple[str, 
     tool = read_tool(command)
     if tool is None:
         return launcher or "direct", ""
-    _refuse_holes(tool)
+    head = " ".join(tool.head)
+    _refuse_holes(tool, head)
     if not tool.program:
-        raise UsageError(f"{' '.join(tool.head)} has no program. Put it behind: {' '.join(tool.head)} train.py")
+        raise UsageError(f"{head} has no program. Put it behind: {head} train.py")
     if launcher != "command":
         _refuse_choice_of_nodes(tool)
     if launcher is None:
-        note = f"{' '.join(tool.head)} starts once a node and gets the nodes as its options (--launcher {tool.name})"
-        return tool.name, note
+        return tool.name, f"{head} starts once a node and gets the nodes as its options (--launcher {tool.name})"
     if launcher not in ("direct", "command", tool.name):
         raise UsageError(
-            f"--launcher {launcher}, but the command starts with {' '.join(tool.head)}. Leave --launcher out, or give"
+            f"--launcher {launcher}, but the command starts with {head}. Leave --launcher out, or give"
             f" the program alone: {' '.join(tool.program[:2])}"
         )
     return launcher, ""
-
-
-def range_of_nodes(command: Sequence[str]) -> str:
-    """Return MIN:MAX of a pasted `torchrun --nnodes MIN:MAX` (torch/distributed/run.py, parse_min_max_nnodes)."""
-    tool = read_tool(command)
-    if tool is None or tool.name != "torchrun":
-        return ""
-    nodes = tool.value("nnodes") or ""
-    least, colon, most = nodes.partition(":")
-    if not colon or least == most:
-        return ""
-    return nodes
 
 
 def _refuse_choice_of_nodes(tool: Tool) -> None:
@@ -200,21 +160,18 @@ def _refuse_choice_of_nodes(tool: Tool) -> None:
 
     `deepspeed --include h1:0,1`, `--launcher openmpi` (deepspeed/launcher/runner.py).
     """
-    if tool.name != "deepspeed":
-        return
     for option in tool.options:
-        if option.name in _DECIDED_HERE:
+        if tool.name == "deepspeed" and option.name in _DECIDED_HERE:
             does, instead = _DECIDED_HERE[option.name]
             raise UsageError(
                 f"deepspeed {shlex.join(option.words)} {does}, and allranks does that\nhint: leave it out. {instead}"
             )
 
 
-def _refuse_holes(tool: Tool) -> None:
+def _refuse_holes(tool: Tool, head: str) -> None:
     for option in tool.options:
         value = option.words[-1]
         if option.name in ABOUT_NODES and len(option.words) == 2 and (value.startswith("-") or value.endswith(".py")):
-            head = " ".join(tool.head)
             raise UsageError(
                 f"{head}: {' '.join(option.words)} is not a value. A shell variable was probably empty\n"
                 f"hint: leave {option.words[0]} out, as allranks passes it"
