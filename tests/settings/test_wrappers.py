@@ -12,8 +12,8 @@ from tests import forked
 
 from allranks.errors import UsageError
 from allranks.settings import RunSpec, resolve
+from allranks.settings.frameworks import INNER_PYTHON
 from allranks.settings.scripts import starter_of
-from allranks.settings.wrappers import INNER_PYTHON
 
 INNER = shlex.join(["/bin/sh", "-c", INNER_PYTHON, "sh"])
 TORCHRUN = "torchrun --nproc_per_node 2 pg.py"

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from allranks import early
-from allranks.cluster.names import show
 from allranks.errors import AllranksError, UsageError
 from allranks.protocol.jsontext import Json
 from allranks.report.terminal import shows_colour
@@ -115,7 +114,8 @@ class Declared:
         rows = self.visible_rows
         if len(rows) <= MOST_SHOWN:
             return rows
-        return tuple(row for row in rows if row.is_common_in(self.verb or self.name))
+        verb = self.verb or self.name
+        return tuple(row for row in rows if not row.commands or verb in row.common.split())
 
     def function(self) -> Callable[..., int]:
         """Import the function that does the work."""
@@ -356,13 +356,8 @@ def _own_value(row: SettingRow, value: Json) -> Json:
     if row.parser.is_flag:
         return bool(value)
     if value is None:
-        if SETTINGS.get(row.name) is row:
-            return None
-        return row.default
-    try:
-        return row.parser.read(value)
-    except ValueError as error:
-        raise UsageError(f"{row.option}: found {show(value)}, set {error}") from None
+        return None if SETTINGS.get(row.name) is row else row.default
+    return row.read(value, row.option, UsageError)
 
 
 class DeclaredGroup(click.Group):

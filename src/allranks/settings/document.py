@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ..cluster.names import show
 from ..errors import ConfigError
@@ -30,25 +31,17 @@ OF_ROLES = ("ray", "ray_start", "role", "roles", "roles_file")  # absent in a pl
 
 def to_document(spec: RunSpec) -> dict[str, Json]:
     """Return all settings by name, as JSON has them, with `"schema": 1`."""
-    document = with_secrets(spec)
-    document["env"] = redact_env(spec.launch.env)
-    document["command"] = redact_argv(spec.launch.command)
+    document = _hide(with_secrets(spec))
     if spec.launch.roles:
-        document["roles"] = [_shown_role(role) for role in spec.launch.roles]
-    for row in SETTINGS.values():
-        text = document.get(row.name)
-        if row.may_hold_secrets and isinstance(text, str):
-            document[row.name] = redact_text(text)
+        document["roles"] = [_hide(encode(role)) for role in spec.launch.roles]
     return document
 
 
-def _shown_role(role: Role) -> dict[str, Json]:
-    shown: dict[str, Json] = dict(encode(role))
-    shown["env"] = redact_env(role.env)
-    shown["command"] = redact_argv(role.command)
-    if role.prelude:
-        shown["prelude"] = redact_text(role.prelude)
-    return shown
+def _hide(document: dict[str, Any]) -> dict[str, Json]:
+    """Hide the secrets of a spec or of a role."""
+    texts = {row.name: document.get(row.name) for row in SETTINGS.values() if row.may_hold_secrets}
+    hidden = {name: redact_text(text) for name, text in texts.items() if isinstance(text, str)}
+    return {**document, "env": redact_env(document["env"]), "command": redact_argv(document["command"]), **hidden}
 
 
 def with_secrets(spec: RunSpec) -> dict[str, Json]:
@@ -72,25 +65,21 @@ def from_document(document: Mapping[str, Json], source: str = "run.json: spec") 
     spec = RunSpec.of(**values)
     if "roles" not in document:
         return spec
-    return spec.with_roles(_roles(document["roles"], f"{source}: roles"))
-
-
-def _roles(value: Json, where: str) -> tuple[Role, ...]:
     try:
-        return decode(tuple[Role, ...], value)
+        return spec.with_roles(decode(tuple[Role, ...], document["roles"]))
     except DecodeError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{source}: roles: {error}") from None
 
 
 def _value(name: str, value: Json, source: str) -> Json:
     where = f"{source}: {name}"
     if name == "env":
-        return read_table(value, where, ConfigError)
+        return read_table(value, where)
     try:
         parser = _STORED.get(name) or SETTINGS[name].parser
         value = parser.read(value)
         if name == "forward" and isinstance(value, tuple):
-            return tuple(check_name(word, where, ConfigError) for word in value)
+            return tuple(check_name(word, where) for word in value)
         return value
     except ValueError as error:
         raise ConfigError(f"{where}: found {show(value)}, set {error}") from None

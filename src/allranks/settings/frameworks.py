@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import UsageError
+from ..protocol.command_words import read_command
+from .tools import read_tool
 
 _SWIFT = ("pt", "sft", "rlhf", "dpo", "orpo", "simpo", "export", "infer")
 _COMPOSER_VALUES = "nproc stdout stderr world_size base_rank node_rank master_addr master_port"
@@ -21,17 +23,37 @@ _AXOLOTL_VALUES = "launcher num_processes main_process_port sweep cloud"
 LIGHTNING = "LT_CLI_USED"  # tells Lightning that its command line has started the processes
 
 
+# Starts the interpreter of the environment that the wrapper enters, in the place of the one found outside.
+INNER_PYTHON = 'shift && exec "$(command -v python || command -v python3)" "$@"'
+
+
 @dataclass(frozen=True)
-class Started:
-    """`command` is what to start instead, with `env` around it; `once`: on each node, as with --launcher command."""
+class Peeled:
+    """A command, and what stood before it: variables, the words around each process, remarks.
+
+    `once`: it starts the ranks of its node itself, and so starts once a node.
+    """
 
     command: tuple[str, ...]
-    note: str
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    wrap: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    enters: bool = False
     once: bool = False
 
+    def wrap_for(self, launcher: str | None, python: str | None) -> str:
+        """Write --wrap: in another environment its own python is started, unless one was asked for."""
+        tool = read_tool(self.command)
+        named = tool.python if tool is not None else read_command(self.command).python
+        is_python = tool is not None or read_command(self.command).kind != "program"
+        by_path = python is not None or "/" in (named or "")
+        is_colossalai = tool is not None and tool.name == "colossalai"  # is started through a shell of its own
+        if self.enters and is_python and not by_path and launcher != "command" and not is_colossalai:
+            return shlex.join([*self.wrap, "/bin/sh", "-c", INNER_PYTHON, "sh"])
+        return shlex.join(self.wrap)
 
-def started_by(command: Sequence[str], env: Mapping[str, str]) -> Started | None:
+
+def started_by(command: Sequence[str], env: Mapping[str, str]) -> Peeled | None:
     """Return what to start for a command of a framework; None for any other. `env` stands before the command.
 
     >>> started_by(["composer", "-n", "2", "t.py", "--lr", "3"], {}).command
@@ -44,11 +66,11 @@ def started_by(command: Sequence[str], env: Mapping[str, str]) -> Started | None
             return read(head, list(command[len(head.split()) :]), env)
     if name in ("swift", "megatron") and words[1:2] and words[1] in _SWIFT:
         note = f"{name} {words[1]} starts torchrun on its node, so it starts once a node (--launcher command)"
-        return Started(tuple(command), note, once=True)
+        return Peeled(tuple(command), notes=(note,), once=True)
     return None
 
 
-def _composer(head: str, words: list[str], env: Mapping[str, str]) -> Started:
+def _composer(head: str, words: list[str], env: Mapping[str, str]) -> Peeled:
     options = _take(head, words, _COMPOSER_VALUES, {"n": "nproc", "m": "module_mode", "c": "command_mode"})
     nproc = options.get("nproc", "")
     world_size = options.get("world_size", "")
@@ -58,7 +80,7 @@ def _composer(head: str, words: list[str], env: Mapping[str, str]) -> Started:
     return _ranks_run(head, ["-m", *words] if "module_mode" in options else words, variables)
 
 
-def _fabric(head: str, words: list[str], env: Mapping[str, str]) -> Started:
+def _fabric(head: str, words: list[str], env: Mapping[str, str]) -> Peeled:
     if words[:1] == ["model"]:
         del words[0]
     options = _take(head, words, _FABRIC_VALUES, {})
@@ -77,7 +99,7 @@ def _fabric(head: str, words: list[str], env: Mapping[str, str]) -> Started:
     return _ranks_run(head, words, variables)
 
 
-def _axolotl(head: str, words: list[str], env: Mapping[str, str]) -> Started:
+def _axolotl(head: str, words: list[str], env: Mapping[str, str]) -> Peeled:
     if "--" in words:
         raise UsageError(
             f"{head} has arguments of its launcher: {shlex.join(words[words.index('--') :])}. allranks is the launcher "
@@ -91,15 +113,15 @@ def _axolotl(head: str, words: list[str], env: Mapping[str, str]) -> Started:
     return _ranks_run(head, ["-m", "axolotl.cli.train", *config, *words], {})
 
 
-def _llamafactory(head: str, words: list[str], env: Mapping[str, str]) -> Started:
+def _llamafactory(head: str, words: list[str], env: Mapping[str, str]) -> Peeled:
     if env.get("USE_V1", "0").lower() in ("1", "true", "y"):
         note = f"{head} starts torchrun on its node, so it starts once a node (--launcher command)"
-        return Started((*head.split(), *words), note, {"FORCE_TORCHRUN": "1"}, once=True)
+        return Peeled((*head.split(), *words), {"FORCE_TORCHRUN": "1"}, notes=(note,), once=True)
     return _ranks_run(head, ["-m", "llamafactory.launcher", *words], {})
 
 
-def _server(rank: str) -> Callable[[str, list[str], Mapping[str, str]], Started]:
-    def refuse(head: str, words: list[str], env: Mapping[str, str]) -> Started:
+def _server(rank: str) -> Callable[[str, list[str], Mapping[str, str]], Peeled]:
+    def refuse(head: str, words: list[str], env: Mapping[str, str]) -> Peeled:
         names = [option.partition(" ")[0] for option in rank.split(" --")]
         _take(head, words, " ".join(name.lstrip("-").replace("-", "_") for name in names), {}, everywhere=True)
         line = f"{head} {shlex.join(words)} {rank}"
@@ -113,7 +135,7 @@ def _server(rank: str) -> Callable[[str, list[str], Mapping[str, str]], Started]
 
 _VLLM = _server("--nnodes $NNODES --node-rank $NODE_RANK --master-addr $MASTER_ADDR")
 _SGLANG = _server("--nnodes $NNODES --node-rank $NODE_RANK --dist-init-addr $MASTER_ADDR:$MASTER_PORT")
-_FRAMEWORKS: Mapping[str, Callable[[str, list[str], Mapping[str, str]], Started]] = {
+_FRAMEWORKS: Mapping[str, Callable[[str, list[str], Mapping[str, str]], Peeled]] = {
     "composer": _composer,
     "fabric run": _fabric,
     "lightning run": _fabric,
@@ -129,11 +151,12 @@ _FRAMEWORKS: Mapping[str, Callable[[str, list[str], Mapping[str, str]], Started]
 }
 
 
-def _ranks_run(head: str, program: Sequence[str], env: Mapping[str, str]) -> Started:
+def _ranks_run(head: str, program: Sequence[str], env: Mapping[str, str]) -> Peeled:
     if not program:
         raise UsageError(f"{head} has no program. Put it behind: {head} train.py")
     shown = shlex.join(program[:2] if program[0] == "-m" else program[:1])
-    return Started(tuple(program), f"{head} starts ranks itself. Under allranks each rank runs {shown}", env)
+    note = f"{head} starts ranks itself. Under allranks each rank runs {shown}"
+    return Peeled(tuple(program), dict(env), notes=(note,))
 
 
 def _take(

@@ -26,18 +26,20 @@ import enum
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..cluster.names import show
 from ..errors import ConfigError, UsageError
 from ..protocol.jsontext import Json
 from ..text import join_words
+from .frameworks import Peeled
 from .ray import ray_roles
 from .roles import read_role_lines, read_roles, settled
 from .runspec import Role, RunSpec
 from .table import OPTION_ONLY, RENDERERS, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
-from .tools import choose_launcher, is_one_process, node_rank_in, range_of_nodes, read_tool
+from .tools import choose_launcher, is_one_process, node_rank_in, read_tool
 from .variables import OF_THE_RUN, RESERVED, read_variables
-from .wrappers import Peeled, peel, refuse_unknown_words
+from .wrappers import peel, refuse_unknown_words
 
 ROLES = "roles"  # tables of the project's file, or of the file that --roles names
 TABLES = ("env", "forward", ROLES)
@@ -92,7 +94,10 @@ class _Given:
     value: Json
     where: str
     layer: Layer
-    error: type[UsageError]
+
+    @property
+    def error(self) -> type[UsageError]:
+        return UsageError if self.layer is Layer.OPTION else ConfigError
 
 
 def resolve(
@@ -109,35 +114,34 @@ def resolve(
     clusters = _clusters(user_keys.pop(CLUSTER, None), user_source)
     if isinstance(user_keys.get(NOTIFY), Mapping):
         del user_keys[NOTIFY]  # cli/outlets.py reads it, where a run asks for an entry
-    config = _config_keys(config, config_source)
-    user_config = _config_keys(user_keys, user_source)
-    items = [
-        *_options(options),
-        *_environment(environ),
-        *_file(config, config_source, Layer.PROJECT),
-        *_file(user_config, user_source, Layer.USER),
+    files = [
+        _File(_config_keys(config, config_source), config_source, Layer.PROJECT),
+        _File(_config_keys(user_keys, user_source), user_source, Layer.USER),
     ]
-    cluster = _named_cluster(items, clusters, user_source)
-    if cluster is not None:
-        items += _file(cluster.keys, cluster.source, cluster.layer)
+    items = [*_options(options), *_environment(environ), *_of_files(files)]
+    cluster = list(_named_cluster(items, clusters, user_source))
+    items += _of_files(cluster)
     peeled = _peeled(items)
     items += _pasted(peeled.command)
     environ = {**environ, **peeled.env}
     items = [*_environment(peeled.env), *items]
     values_by_field = _collect(items)
     chosen = _targets(values_by_field)
-    values = {field: _merge(field, candidates) for field, candidates in chosen.items()}
+    values = {field: _read(field, candidates[0]) for field, candidates in chosen.items()}
+    ssh_options = [word for item in chosen.get("ssh_options", ()) for word in _as_tuple(_read("ssh_options", item))]
+    if ssh_options:
+        values["ssh_options"] = tuple(ssh_options)  # of all sources
     if "pg_timeout" in chosen:
         values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer is Layer.OPTION
-    tables, tables_source = _tables((config, config_source), cluster, (user_config, user_source))
-    variables = read_variables(_env_items(options), tables, environ, tables_source)
-    notes = [*variables.notes, *peeled.notes, *_remarks(values, environ), *_left_out(peeled.env)]
+    tables, tables_source = _tables([*files, *cluster])
+    env, forward, notes = read_variables(options, tables, environ, tables_source)
+    notes += [*peeled.notes, *_remarks(values, environ), *_left_out(peeled.env)]
     if "command" in values:
         values["command"] = peeled.command
     notes += _misplaced(values)
-    env = {**variables.env, **{name: value for name, value in peeled.env.items() if name not in OF_THE_RUN}}
+    env.update({name: value for name, value in peeled.env.items() if name not in OF_THE_RUN})
     _refuse_changing_world(values)
-    spec = RunSpec.of(**values, env=env, forward=tuple(name for name in variables.forward if name not in env))
+    spec = RunSpec.of(**values, env=env, forward=tuple(name for name in forward if name not in env))
     roles = _roles(values, tables.get(ROLES), tables_source, peeled)
     if roles:
         return Resolved(spec.with_roles(roles).changed(command=()), tuple(notes), _world_size(environ))
@@ -146,7 +150,11 @@ def resolve(
         refuse_unknown_words(spec.launch.command)
     launcher, note = choose_launcher(spec.launch.command, "command" if peeled.once else asked)
     notes += [note] if note else []
-    _refuse_unseen(spec.launch.bind, is_one_process(launcher, spec.launch.command))
+    if spec.launch.bind != "none" and is_one_process(launcher, spec.launch.command):
+        raise UsageError(
+            f"--bind {spec.launch.bind} is for ranks that allranks sees, and --launcher command hides them\n"
+            "hint: leave it out, and start the program with numactl"
+        )
     if peeled.wrap:
         inner = peeled.wrap_for(launcher, spec.launch.python)
         spec = spec.changed(wrap=" ".join(filter(None, (spec.launch.wrap, inner))))
@@ -183,15 +191,6 @@ def _roles(values: Mapping[str, Json], tables: Json, source: str, peeled: Peeled
     return roles
 
 
-def _refuse_unseen(rule: str, one_process: bool) -> None:
-    """Raise UsageError where ranks are to be bound that only the program itself knows."""
-    if rule != "none" and one_process:
-        raise UsageError(
-            f"--bind {rule} is for ranks that allranks sees, and --launcher command hides them\n"
-            "hint: leave it out, and start the program with numactl"
-        )
-
-
 def _refuse_changing_world(values: Mapping[str, Json]) -> None:
     """Raise UsageError for a number of nodes that may change where the engine keeps one number."""
     least = values.get("min_nodes")
@@ -212,19 +211,28 @@ def _refuse_changing_world(values: Mapping[str, Json]) -> None:
 def _pasted(command: Sequence[str]) -> Iterator[tuple[str, _Given]]:
     """Yield what of a pasted `torchrun --nnodes MIN:MAX --numa-binding RULE` becomes the run's."""
     tool = read_tool(command)
-    rule = tool.value("numa_binding") if tool is not None and tool.name == "torchrun" else None
-    for field, option, value in (("nodes", "--nnodes", range_of_nodes(command)), ("bind", "--numa-binding", rule)):
-        if value:
-            yield field, _Given(value, f"torchrun {option} {value}", Layer.USER, UsageError)
+    if tool is None or tool.name != "torchrun":
+        return
+    nodes = tool.value("nnodes") or ""
+    least, colon, most = nodes.partition(":")  # torch/distributed/run.py, parse_min_max_nnodes
+    if colon and least != most:
+        yield "nodes", _Given(nodes, f"torchrun --nnodes {nodes}", Layer.USER)
+    rule = tool.value("numa_binding")
+    if rule:
+        yield "bind", _Given(rule, f"torchrun --numa-binding {rule}", Layer.USER)
 
 
 def _peeled(items: Sequence[tuple[str, _Given]]) -> Peeled:
     """Take off what stands before the command that the strongest source names."""
-    given = min((item for field, item in items if field == "command"), key=lambda item: item.layer, default=None)
+    given = _strongest("command", items)
     if given is None:
         return Peeled(())
     names_launcher = any(field == "launcher" for field, _ in items)
     return peel([str(word) for word in _as_tuple(_read("command", given))], by_itself=names_launcher)
+
+
+def _strongest(field: str, items: Iterable[tuple[str, _Given]]) -> _Given | None:
+    return min((item for name, item in items if name == field), key=lambda item: item.layer, default=None)
 
 
 def _left_out(env: Mapping[str, str]) -> Iterator[str]:
@@ -234,9 +242,8 @@ def _left_out(env: Mapping[str, str]) -> Iterator[str]:
             yield f"{name}={env[name]} before the command is left out: allranks sets it for every rank"
 
 
-@dataclass(frozen=True)
-class _Cluster:
-    """The settings of a cluster that a source names; `source` is for messages."""
+class _File(NamedTuple):
+    """A settings file, or the table of a cluster: its values by field; `source` is for messages."""
 
     keys: Mapping[str, Json]
     source: str
@@ -254,24 +261,26 @@ def _clusters(tables: Json, source: str) -> dict[str, dict[str, Json]]:
         where = f"{source}: [cluster.{name}]"
         if not isinstance(keys, Mapping):
             raise ConfigError(f"{source}: cluster.{name} is {show(keys)}, expected a table [cluster.{name}]")
-        keys_by_name[str(name)] = _config_keys(keys, where)
-        if CLUSTER in keys_by_name[str(name)]:
+        own = _config_keys(keys, where)
+        if CLUSTER in own:
             raise ConfigError(f"{where}: cluster names another cluster. Write its settings here")
-        if "runs_dir" in keys_by_name[str(name)]:
+        if "runs_dir" in own:
             raise ConfigError(f"{where}: commands that read runs know no cluster. Set runs-dir above all tables")
+        keys_by_name[str(name)] = own
     return keys_by_name
 
 
 def _named_cluster(
     items: Iterable[tuple[str, _Given]], clusters: Mapping[str, dict[str, Json]], user_source: str
-) -> _Cluster | None:
-    """Return the cluster that the strongest source names; UsageError or ConfigError for one that is not defined."""
-    choice = min((item for field, item in items if field == CLUSTER), key=lambda item: item.layer, default=None)
+) -> Iterator[_File]:
+    """Yield the cluster that the strongest source names; UsageError or ConfigError for one that is not defined."""
+    choice = _strongest(CLUSTER, items)
     if choice is None:
-        return None
+        return
     name = str(_read(CLUSTER, choice))
     if name in clusters:
-        return _Cluster(clusters[name], f"{user_source}: [cluster.{name}]", Layer(choice.layer + 1))
+        yield _File(clusters[name], f"{user_source}: [cluster.{name}]", Layer(choice.layer + 1))
+        return
     meant = suggestion(name, clusters)
     if meant:
         hint = f"hint: --cluster {meant}"
@@ -282,21 +291,16 @@ def _named_cluster(
     raise choice.error(f"{choice.where}: found {show(name)}, which is not a cluster\n{hint}")
 
 
-def _tables(
-    project: tuple[Mapping[str, Json], str], cluster: _Cluster | None, user: tuple[Mapping[str, Json], str]
-) -> tuple[dict[str, Json], str]:
+def _tables(files: Sequence[_File]) -> tuple[dict[str, Json], str]:
     """Return the variables of the ranks that files name, of each table the strongest one, and where they stand."""
-    sources = [project, user]
-    if cluster is not None:
-        sources.insert(0 if cluster.layer < Layer.PROJECT else 1, (cluster.keys, cluster.source))
     tables: dict[str, Json] = {}
-    named_in = ""
-    for keys, source in sources:
+    sources = []
+    for keys, source, _ in sorted(files, key=lambda file: file.layer):
         for name in TABLES:
             if name in keys and name not in tables:
                 tables[name] = keys[name]
-                named_in = named_in or source
-    return tables, named_in or project[1]
+                sources.append(source)
+    return tables, next(iter(sources), files[0].source)
 
 
 def _config_keys(config: Mapping[str, Json], source: str) -> dict[str, Json]:
@@ -316,31 +320,22 @@ def _config_keys(config: Mapping[str, Json], source: str) -> dict[str, Json]:
     return fields
 
 
-def _close(word: str, names: list[str]) -> str:
-    near = suggestion(word, names)
-    if not near:
-        return ". `allranks init` lists them all"
-    return f". Did you mean {near.replace('_', '-')}?"
+def _close(word: str, names: Iterable[str]) -> str:
+    near = suggestion(word, names).replace("_", "-")
+    return f". Did you mean {near}?" if near else ". `allranks init` lists them all"
 
 
 def _collect(items: Iterable[tuple[str, _Given]]) -> dict[str, list[_Given]]:
+    """Sort values by field, the strongest first. `--nodes MIN:MAX` is two, and of a weaker source the second alone."""
     by_field: dict[str, list[_Given]] = {}
-    for field, item in sorted(items, key=lambda item: item[1].layer):
+    for field, item in sorted(items, key=lambda item: (item[1].layer, item[0])):  # min_nodes before nodes
+        if field == "nodes" and isinstance(item.value, str) and ":" in item.value:
+            least, _, most = item.value.partition(":")
+            if field not in by_field:
+                by_field.setdefault("min_nodes", []).append(replace(item, value=least))
+            item = replace(item, value=most)
         by_field.setdefault(field, []).append(item)
-    _split_ranges(by_field)
     return by_field
-
-
-def _split_ranges(by_field: dict[str, list[_Given]]) -> None:
-    """Make two values of `--nodes MIN:MAX`. Of a weaker source the range says nothing of the fewest nodes."""
-    for index, given in enumerate(by_field.get("nodes", [])):
-        if not isinstance(given.value, str) or ":" not in given.value:
-            continue
-        least, _, most = given.value.partition(":")
-        by_field["nodes"][index] = replace(given, value=most)
-        if index == 0:
-            bounds = [*by_field.get("min_nodes", []), replace(given, value=least)]
-            by_field["min_nodes"] = sorted(bounds, key=lambda bound: bound.layer)
 
 
 def _options(options: Mapping[str, Json]) -> Iterator[tuple[str, _Given]]:
@@ -348,29 +343,29 @@ def _options(options: Mapping[str, Json]) -> Iterator[tuple[str, _Given]]:
         if field in TABLES or value is None or (isinstance(value, (list, tuple)) and not value):
             continue
         if field not in SETTINGS:
-            raise UsageError(f"{option_name(field)} is not an option{_close(field, list(SETTINGS))}")
-        yield field, _Given(value, option_name(field), Layer.OPTION, UsageError)
+            raise UsageError(f"{option_name(field)} is not an option{_close(field, SETTINGS)}")
+        yield field, _Given(value, option_name(field), Layer.OPTION)
 
 
 def _environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
     for name, field in VARIABLES.items():
         value = environ.get(name, "").strip()
         if value:
-            yield field, _Given(value, name, Layer.ENVIRONMENT, ConfigError)
+            yield field, _Given(value, name, Layer.ENVIRONMENT)
 
 
-def _file(config: Mapping[str, Json], source: str, layer: Layer) -> Iterator[tuple[str, _Given]]:
-    for field, value in config.items():
-        if field not in TABLES:
-            yield field, _Given(value, f"{source}: {field.replace('_', '-')}", layer, ConfigError)
+def _of_files(files: Iterable[_File]) -> Iterator[tuple[str, _Given]]:
+    for file in files:
+        for field, value in file.keys.items():
+            if field not in TABLES:
+                yield field, _Given(value, f"{file.source}: {field.replace('_', '-')}", file.layer)
 
 
 def _targets(entries: dict[str, list[_Given]]) -> dict[str, list[_Given]]:
     """One target: the strongest layer that names one. A weaker NNODES says nothing of --local."""
     chosen = dict(entries)
-    targets = sorted(
-        (name for name in TARGETS if _is_target(entries.get(name))), key=lambda name: entries[name][0].layer
-    )
+    named = [name for name in TARGETS if name in entries and entries[name][0].value not in (None, False, "false")]
+    targets = sorted(named, key=lambda name: entries[name][0].layer)
     for loser in targets[1:]:
         first = entries[targets[0]][0]
         other = entries[loser][0]
@@ -384,18 +379,6 @@ def _targets(entries: dict[str, list[_Given]]) -> dict[str, list[_Given]]:
     return chosen
 
 
-def _is_target(items: list[_Given] | None) -> bool:
-    """Tell whether it names a target: `slurm = false` names none."""
-    return items is not None and items[0].value not in (None, False, "false")
-
-
-def _merge(field: str, candidates: list[_Given]) -> Json:
-    """Return the strongest value; join ssh options of all sources."""
-    if field == "ssh_options":
-        return tuple(word for item in candidates for word in _as_tuple(_read(field, item)))
-    return _read(field, candidates[0])
-
-
 def _as_tuple(value: Json) -> tuple[str, ...]:
     if not isinstance(value, tuple):
         return ()
@@ -404,25 +387,7 @@ def _as_tuple(value: Json) -> tuple[str, ...]:
 
 def _read(field: str, entry: _Given) -> Json:
     """Return the value as RunSpec holds it."""
-    row = SETTINGS[field]
-    try:
-        return row.parser.read(entry.value)
-    except ValueError as error:
-        shown = "a value that is not shown" if row.may_hold_secrets else show(entry.value)
-        raise entry.error(f"{entry.where}: found {shown}, set {error}") from None
-
-
-def _env_items(options: Mapping[str, Json]) -> list[Json]:
-    """`--env` arguments, names of `forward` among them."""
-    items: list[Json] = []
-    for key in ("env", "forward"):
-        value = options.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, (list, tuple)):
-            raise UsageError(f"--env: found {show(value)}, set NAME=VALUE or NAME")
-        items += value
-    return items
+    return SETTINGS[field].read(entry.value, entry.where, entry.error)
 
 
 def _taken(chosen: Mapping[str, _Given]) -> Iterator[str]:

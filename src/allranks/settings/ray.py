@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Sequence
 
 from ..errors import UsageError
+from .frameworks import Peeled
 from .runspec import Role
 from .tools import read_tool
-from .wrappers import Peeled
 
 RAY = "ray"  # the role, and its launcher
 DRIVER = "ray-driver"  # the launcher of the command
@@ -50,15 +50,8 @@ def ray_roles(peeled: Peeled, start: Sequence[str], nproc: int | None, watch: bo
             options = ("--include-dashboard=true", *options)  # which takes jobs
     if nproc is not None and not any(option.startswith("--num-gpus=") for option in options):
         options = (f"--num-gpus={nproc}", *options)
-    ray = Role(
-        name=RAY,
-        command=(*START, *options),
-        nproc=1,
-        launcher=RAY,
-        ready=READY,
-        ends="never",
-        hang=False,
-    )
+    head = (*START, *options)
+    ray = Role(name=RAY, command=head, nproc=1, launcher=RAY, ready=READY, ends="never", hang=False)
     driver = Role(
         name="driver",
         command=command,

@@ -70,10 +70,7 @@ def read_role_lines(lines: Sequence[str]) -> tuple[Role, ...]:
 def _checked_name(name: str, where: str) -> str:
     if name in TAKEN:
         raise ConfigError(f"{where}: a role cannot be called {name}. Choose another name")
-    try:
-        return str(ROLE_KEYS["with"].parser.read(name))
-    except ValueError as error:
-        raise ConfigError(f"{where}: found {show(name)}, set {error}") from None
+    return str(ROLE_KEYS["with"].read(name, where))
 
 
 def _read_role(name: str, keys: Mapping[str, Json], where: str) -> Role:
@@ -85,15 +82,11 @@ def _read_role(name: str, keys: Mapping[str, Json], where: str) -> Role:
             meant = suggestion(spelt, ROLE_KEYS)
             known = f"Did you mean {meant}?" if meant else f"Its keys are {join_words(list(ROLE_KEYS))}"
             raise ConfigError(f"{where}: {show(key)} is not a key of a role. {known}")
-        try:
-            values[row.name] = row.parser.read(value)
-        except ValueError as error:
-            shown = "a value that is not shown" if row.may_hold_secrets else show(value)
-            raise ConfigError(f"{where} {spelt}: found {shown}, set {error}") from None
+        values[row.name] = row.read(value, f"{where} {spelt}")
     make: Callable[..., Role] = Role
     role = make(**values)
     for variable in role.env:
-        check_name(variable, f"{where} env", ConfigError)
+        check_name(variable, f"{where} env")
     if not role.command:
         raise ConfigError(f"{where}: command is missing")
     return role

@@ -8,6 +8,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
+from ..cluster.names import show
+from ..errors import ConfigError, UsageError
 from ..protocol.jsontext import Json
 from .parsers import Parser
 
@@ -90,13 +92,13 @@ class SettingRow:
         """Return the value that one of its `switches` stands for; raise KeyError."""
         return dict(word.split("=", 1) for word in self.switches.split())[switch]
 
-    def is_taken_by(self, command: str) -> bool:
-        """Tell whether the command has it as an option."""
-        return command in self.commands.split()
-
-    def is_common_in(self, command: str) -> bool:
-        """Tell whether the short help of the command shows it; an option of one command always stands there."""
-        return not self.commands or command in self.common.split()
+    def read(self, value: Json, where: str, error: type[UsageError] = ConfigError) -> Json:
+        """Read a value that stands at `where`; raise `error` that says what was found and what to set."""
+        try:
+            return self.parser.read(value)
+        except ValueError as why:
+            shown = "a value that is not shown" if self.may_hold_secrets else show(value)
+            raise error(f"{where}: found {shown}, set {why}") from None
 
 
 def _declare(make: Callable[Concatenate[str, Words], SettingRow]) -> Callable[Concatenate[Value, Words], Value]:

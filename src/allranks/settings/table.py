@@ -53,7 +53,7 @@ TARGETS = ("local", "hosts", *ENGINE_FLAGS)
 
 def settings_of(command: str) -> tuple[SettingRow, ...]:
     """Return the rows that a command takes; `rendered` is one that only a rendered command has a use for."""
-    return tuple(row for row in SETTINGS.values() if row.is_taken_by(command))
+    return tuple(row for row in SETTINGS.values() if command in row.commands.split())
 
 
 def engine_of(renderer: str) -> str:

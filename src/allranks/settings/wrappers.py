@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..errors import UsageError
 from ..protocol.command_words import read_command
-from .frameworks import started_by
+from .frameworks import Peeled, started_by
 from .scripts import ASSIGNMENT, starter_of
 from .tools import read_tool
-
-# Starts the interpreter of the environment that the wrapper enters, in the place of the one found outside.
-INNER_PYTHON = 'shift && exec "$(command -v python || command -v python3)" "$@"'
 
 
 class Wrapper(NamedTuple):
@@ -81,32 +78,6 @@ WRAPPERS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Peeled:
-    """A command, and what stood before it: variables, the words around each process, remarks.
-
-    `once`: it starts the ranks of its node itself, and so starts once a node.
-    """
-
-    command: tuple[str, ...]
-    env: dict[str, str] = field(default_factory=dict)
-    wrap: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    enters: bool = False
-    once: bool = False
-
-    def wrap_for(self, launcher: str | None, python: str | None) -> str:
-        """Write --wrap: in another environment its own python is started, unless one was asked for."""
-        tool = read_tool(self.command)
-        named = tool.python if tool is not None else read_command(self.command).python
-        is_python = tool is not None or read_command(self.command).kind != "program"
-        by_path = python is not None or "/" in (named or "")
-        is_colossalai = tool is not None and tool.name == "colossalai"  # is started through a shell of its own
-        if self.enters and is_python and not by_path and launcher != "command" and not is_colossalai:
-            return shlex.join([*self.wrap, "/bin/sh", "-c", INNER_PYTHON, "sh"])
-        return shlex.join(self.wrap)
-
-
 def peel(command: Sequence[str], by_itself: bool = False) -> Peeled:
     """Take off what stands before a command, and a framework that would start the ranks of its node.
 
@@ -139,11 +110,9 @@ def peel(command: Sequence[str], by_itself: bool = False) -> Peeled:
             break
     if command and not words:
         raise UsageError(f"{shlex.join(command)} has no program behind it\nhint: {shlex.join(command)} train.py")
-    started = None if by_itself else started_by(words, env)
-    if started is None:
-        return Peeled(tuple(words), env, tuple(wrap), tuple(notes), enters)
-    variables = {**started.env, **env}
-    return Peeled(started.command, variables, tuple(wrap), (*notes, started.note), enters, started.once)
+    started = (None if by_itself else started_by(words, env)) or Peeled(tuple(words))
+    notes += started.notes
+    return replace(started, env={**started.env, **env}, wrap=tuple(wrap), notes=tuple(notes), enters=enters)
 
 
 def _begins_no_launcher(words: Sequence[str], row: Wrapper) -> bool:
@@ -197,14 +166,10 @@ def refuse_unknown_words(command: Sequence[str]) -> None:
         return
     for index in range(1, len(command)):
         tool = read_tool(command[index:])
-        if tool is not None and _is_program(tool.program):
+        if tool is not None and tool.program and tool.program[0].endswith((".py", ".pyw", ".sh", "-m")):
             before = shlex.join(command[:index])
             raise UsageError(
                 f"{before} stands before {' '.join(tool.head)}, and every rank would start both\n"
                 f"hint: --wrap {shlex.quote(before)} {shlex.join(command[index:])}, or --launcher command, which runs "
                 "the whole once on each node"
             )
-
-
-def _is_program(words: Sequence[str]) -> bool:
-    return words[:1] == ("-m",) or any(word.endswith((".py", ".pyw", ".sh")) for word in words[:1])
