@@ -13,7 +13,6 @@ import dataclasses
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
 
 from allranks.cluster import Cluster
 from allranks.diagnose.incident import CHANNEL
@@ -66,9 +65,6 @@ from .states import Action, Admit, AttemptOver, Event, LineSeen, NodeListed, Rea
 from .tasks import handle_errors
 from .transport import Transport
 
-Kind = TypeVar("Kind", bound=Message)
-Handler = Callable[[Member, Message], None]
-
 TICK = 0.2
 # The clock that goes on while the machine sleeps: macOS, which has no CLOCK_BOOTTIME, calls it CLOCK_MONOTONIC.
 AWAKE_OR_ASLEEP = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -79,11 +75,6 @@ SMALL = 64  # nodes, for which nothing is done more seldom
 LARGE_GARBAGE = (10_000, 10, 20)  # thresholds of the garbage collector; Python's are 700, 10 and 10
 MOST_ALIKE = 4  # values of a part of the facts with which another node's are compared
 ABANDONED = 10.0  # seconds after the grace for nodes to end their ranks where the gang itself failed
-
-
-def on(kind: type[Kind], take: Callable[[Member, Kind], None]) -> tuple[type, Handler]:
-    """Give a row of the table: who takes a message of this kind. A wrong pair is a type error."""
-    return kind, take  # type: ignore[return-value]  # the table is asked by the kind of the message
 
 
 def status_pause(ranks: int, beat: float) -> float:
@@ -158,7 +149,6 @@ class Controller:
         self._attach = attach
         self.has_launch = not attach  # knows all that ranks are started with
         self._shipper = shipper
-        self._table: dict[type, Handler] = dict(self._rows())
         self._over = asyncio.Event()
         self._next: dict[str, float] = {}  # when each of what is done now and then is due
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
@@ -431,55 +421,62 @@ class Controller:
         if is_needed and self.roster.state is State.GATHERING:
             self.links.turn_away(member, unreadable_message(name, kind, str(error)))
 
-    def _rows(self) -> list[tuple[type, Handler]]:
-        """Give who takes a message before the gang does, or instead of it: all others are the gang's alone."""
-        return [
-            on(PongMessage, self._on_pong),
-            on(GotMessage, self._on_got),
-            on(RefusedMessage, self._on_refused),
-            on(TemplateMessage, self._on_template),
-            on(ReplacedMessage, self._on_replaced),
-            on(DroppedMessage, self.recording.note_dropped),
-            on(CountersMessage, self._on_counters),
-            on(StacksMessage, self._on_stacks),
-            on(ProfiledMessage, self._on_answer),
-            on(NodeUsage, self._on_usage),
-            on(HelloMessage, self._on_hello),
-            on(FactsMessage, self._on_facts),
-            on(DrainedMessage, self._on_drained),
-        ]
-
     def _message(self, member: Member, message: Message) -> None:
-        """Raise DecodeError where the gang could not read what it needs."""
+        """Take a message before the gang does, or instead of it; raise DecodeError where it cannot be read."""
         if self._abandoned:
             member.has_ended = member.has_ended or isinstance(message, EndedMessage)
             return
-        take = self._table.get(type(message), self._hand_on)
-        take(member, message)
-
-    def _hand_on(self, member: Member, message: Message) -> None:
-        """Give a message to the gang, stamped."""
         name = member.node.name
+        undecodable = self.recording.undecodable
+        match message:
+            case PongMessage():
+                self.roster.state_of(name).clock.sample(message.sent, message.t, time.time())
+                return
+            case GotMessage():
+                self._ship(member, message)
+                return
+            case RefusedMessage():
+                undecodable.of_node(name, message.source, message.why)
+                return
+            case ReplacedMessage():
+                self._look_who_controls()
+                return
+            case DroppedMessage():
+                self.recording.note_dropped(member, message)
+                return
+            case StacksMessage(asked=0):
+                pass  # the gang has asked
+            case StacksMessage() | ProfiledMessage():
+                if self.answered is not None:
+                    self.answered(message)
+                return
+            case TemplateMessage():
+                self.recording.keep(message, name)
+            case CountersMessage():
+                self.observing.progress.counted(message.ranks, time.monotonic())
+            case NodeUsage():
+                self.recording.add_usage(name, message)
+            case HelloMessage():
+                self._greet(member, message)
+            case FactsMessage():
+                message = message._replace(facts=self._shared.share(message.facts))
+            case DrainedMessage():
+                member.ends = message.sizes
+                undecodable.set_counts(name, message.refused)
+        self._hand_on(member.node.name, message)
+
+    def _hand_on(self, name: str, message: Message) -> None:
+        """Give a message to the gang, stamped."""
         self.recording.is_changed = True
         self._handle(self.roster.state_of(name).clock.stamp(message, name, self.roster.attempt, time.time()))
 
-    def _on_pong(self, member: Member, message: PongMessage) -> None:
-        self.roster.state_of(member.node.name).clock.sample(message.sent, message.t, time.time())
-
-    def _on_got(self, member: Member, message: GotMessage) -> None:
+    def _ship(self, member: Member, message: GotMessage) -> None:
         """Send more of the synced tree, where it is still wanted: before the start, or for a place it may take."""
         is_wanted = self.roster.state is State.GATHERING or member.node.name in self.roster.spares
         if self._shipper is not None and member.channel is not None and is_wanted:
             self._shipper.go_on(member.node.index, message.bytes, message.begin, member.channel)
 
-    def _on_refused(self, member: Member, message: RefusedMessage) -> None:
-        self.recording.undecodable.of_node(member.node.name, message.source, message.why)
-
-    def _on_template(self, member: Member, message: TemplateMessage) -> None:
-        self.recording.keep(message, member.node.name)
-        self._hand_on(member, message)
-
-    def _on_replaced(self, member: Member, message: ReplacedMessage) -> None:
+    def _look_who_controls(self) -> None:
         """Leave where another controller has the run: run.json names it, a node's word alone says nothing.
 
         Looked at once a tick: a node could say it without end.
@@ -492,41 +489,13 @@ class Controller:
             self.replaced = True
             self._over.set()
 
-    def _on_counters(self, member: Member, message: CountersMessage) -> None:
-        self.observing.progress.counted(message.ranks, time.monotonic())
-        self._hand_on(member, message)
-
-    def _on_stacks(self, member: Member, message: StacksMessage) -> None:
-        """Answer who has asked: a person's question is none of the gang's."""
-        if message.asked:
-            self._on_answer(member, message)
-        else:
-            self._hand_on(member, message)
-
-    def _on_answer(self, member: Member, message: StacksMessage | ProfiledMessage) -> None:
-        if self.answered is not None:
-            self.answered(message)
-
-    def _on_facts(self, member: Member, message: FactsMessage) -> None:
-        self._hand_on(member, message._replace(facts=self._shared.share(message.facts)))
-
-    def _on_usage(self, member: Member, message: NodeUsage) -> None:
-        self.recording.add_usage(member.node.name, message)
-        self._hand_on(member, message)
-
-    def _on_drained(self, member: Member, message: DrainedMessage) -> None:
-        member.ends = message.sizes
-        self.recording.undecodable.set_counts(member.node.name, message.refused)
-        self._hand_on(member, message)
-
-    def _on_hello(self, member: Member, message: HelloMessage) -> None:
+    def _greet(self, member: Member, message: HelloMessage) -> None:
         if not member.has_greeted:
             self._rename(member, message.hostname)
         if message.launch is not None and not self.has_launch:
             self._take_launch(decode(KeptLaunch, message.launch, "$.launch"))
         self.links.greeted(member)
         self.links.send(member, PingOrder(time.time()))
-        self._hand_on(member, message)
 
     def _rename(self, member: Member, hostname: str) -> None:
         old = self.links.rename(member, hostname)
