@@ -19,7 +19,7 @@ from allranks.gang.gang import Gang
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = SOURCE / "allranks"
 PURE_PACKAGES = ("protocol", "cluster", "settings", "plan", "preflight", "diagnose", "fabric/analysis", "overlap")
-GANG = ("gang", "roster", "clocks", "gate", "states", "members", "places", "remarks", "hangwatch", "gathering",
+GANG = ("gang", "roster", "clocks", "gate", "states", "members", "places", "hangwatch", "gathering",
         "changing_world", "spares", "connections", "ending", "preloading", "rendezvous", "resuming", "running",
         "policy", "history", "groups", "passed_signals", "saving", "steps", "pace", "stragglers",
         "ready_test", "roles")  # fmt: skip

@@ -294,7 +294,8 @@ def test_a_node_that_comes_back_smaller_is_refused() -> None:
     drive.hello("h1")
     drive.feed(FactsMessage({**facts_of(1), "gpus": {"count": 3}}), "h1")
     assert drive.roster.state is State.ENDING
-    assert "h1 has room for 3 ranks now, and had 4" in drive.roster.findings[-1].message
+    finding = drive.roster.findings[-1]
+    assert finding.message == "h1 has room for 3 ranks now, and had 4" and "ssh h1" in finding.remedy
 
 
 def test_a_spare_with_fewer_slots_takes_no_place() -> None:

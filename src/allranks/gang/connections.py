@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from allranks.findings import Finding, Where
 from allranks.protocol.messages import (
+    LOW_SPACE,
     AttemptSummary,
     FaultMessage,
     HelloMessage,
@@ -34,11 +36,12 @@ from .ending import Ending
 from .gathering import Gathering
 from .members import NodeState, RankState
 from .passed_signals import UserSignals
-from .remarks import remark_of
 from .roster import Roster
 from .running import Running
 from .states import Action, Send, State
 
+# What to do about the remarks of agents, by their ids.
+REMEDIES = {LOW_SPACE: "free some. hint: ssh {node} 'du -xh -d1 /tmp'"}
 NOT_REPEATED = (SignalOrder, SaveOrder, PreloadOrder, ImportsOrder)  # where the channel breaks, another way is found
 
 
@@ -91,8 +94,13 @@ class Connections:
     def on_remark(self, stamped: Stamped[RemarkMessage], now: float) -> list[Action]:
         """Warn of what is amiss on a node; of virtual nodes once, for they are one machine."""
         roster = self.roster
-        is_known = roster.spec.target.local and any(f.id == stamped.fact.id for f in roster.findings)
-        return [] if is_known else [*roster.add_lasting(remark_of(stamped.node, stamped.fact))]
+        node = stamped.node
+        remark = stamped.fact
+        if roster.spec.target.local and any(f.id == remark.id for f in roster.findings):
+            return []
+        remedy = REMEDIES.get(remark.id, "").replace("{node}", node)
+        finding = Finding(remark.id, "warn", f"{node}: {remark.message}", remedy, Where(node=node), lasts=True)
+        return [*roster.add_lasting(finding)]
 
     def on_silent(self, stamped: Stamped[NodeSilent], now: float) -> list[Action]:
         """Several beats are missing."""

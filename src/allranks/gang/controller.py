@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from allranks.cluster import Cluster
 from allranks.diagnose.incident import CHANNEL
 from allranks.errors import ConfigError
-from allranks.findings import Finding
+from allranks.findings import Finding, Where
 from allranks.protocol.codec import DecodeError, decode
 from allranks.protocol.frames import METRICS, Frame, OutputFrame, Stream
 from allranks.protocol.header import AgentHeader
@@ -60,7 +60,6 @@ from .places import KeptLaunch, RunContext, collectors_on, judge_request, node_l
 from .plugins import all_checks
 from .policy import Decision
 from .recording import Recording
-from .remarks import unreadable_message
 from .states import Action, Admit, AttemptOver, Event, LineSeen, NodeListed, Reach, Send, State, Tick
 from .tasks import handle_errors
 from .transport import Transport
@@ -419,7 +418,12 @@ class Controller:
         self.recording.undecodable.note(f"messages of {name}", str(error))
         is_needed = kind == "facts" or (kind == "hello" and is_first)
         if is_needed and self.roster.state is State.GATHERING:
-            self.links.turn_away(member, unreadable_message(name, kind, str(error)))
+            message = (
+                f"{name}: its agent's {kind} message cannot be read ({error}). Another program may have changed it"
+            )
+            remedy = f"look at {name} with `allranks check`, or take it out of the list"
+            why = Finding("unknown", "fail", f"{message} on its way", remedy, Where(node=name))
+            self.links.turn_away(member, why)
 
     def _message(self, member: Member, message: Message) -> None:
         """Take a message before the gang does, or instead of it; raise DecodeError where it cannot be read."""

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from allranks.diagnose.hangs.compared import odd_call, read_called
-from allranks.diagnose.words import ABORT
-from allranks.findings import Finding
+from allranks.diagnose.hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES, odd_call, read_called
+from allranks.diagnose.words import ABORT, name_by_node
+from allranks.findings import Finding, Where
 from allranks.protocol.messages import DrainedMessage, EndedMessage, FaultMessage
 from allranks.protocol.orders import EndOrder
 from allranks.protocol.run_facts import EndingBegun, FailureNoted, InitTimeout, Stamped, StopAsked
+from allranks.text import plural
 
 from .members import NodeState
-from .remarks import called_unlike
 from .roster import Roster
 from .states import Action, AttemptOver, Send, State, Tick
 
+UNLIKE_REMEDY = (
+    "Give all ranks tensors of one shape and type there. `--debug` (TORCH_DISTRIBUTED_DEBUG=DETAIL) compares calls"
+)
 END_PATIENCE = 8.0  # seconds a node may take beyond the grace to say that it has ended its ranks
 DRAIN_PATIENCE = 60.0
 FENCE = 2.0  # seconds beyond the grace in which a lost node's own agent, if it lives, ends its ranks: lease and beat
@@ -117,7 +120,17 @@ class Ending:
         odd = odd_call(read_called(called))
         if odd is None:
             return []
-        return [self.roster.add_finding(called_unlike(odd, self.roster.node_of_rank(), self.roster.failed_t is None))]
+        nodes = self.roster.node_of_rank()
+        ranks = sorted(odd.ranks)
+        who = "ranks have"
+        if ranks:
+            who = f"{name_by_node(ranks, lambda rank: nodes.get(rank, ''))} {plural(len(ranks), 'has', 'have')}"
+        message = f"{who} called a collective unlike the others: {odd.words}"
+        if self.roster.failed_t is None:
+            message += ". It came to an end, so what ranks received there may be wrong"
+        where = Where(node=nodes.get(ranks[0]), rank=ranks[0]) if len(ranks) == 1 else Where()
+        check = UNLIKE_SHAPES if odd.is_shape else UNLIKE_CALLS
+        return [self.roster.add_finding(Finding(check, "warn", message, UNLIKE_REMEDY, where))]
 
     # -- events ------------------------------------------------------------------------------------
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from allranks.findings import Finding
+from allranks.findings import Finding, Where
 from allranks.plan.plan import make_plan
 from allranks.preflight.checks.look import failed_look
 from allranks.protocol.messages import FactsMessage, HelloMessage, ShippedMessage
 from allranks.protocol.run_facts import NodeAwaited, NodeReady, NodesChecked, Stamped, TreeArrived
+from allranks.text import count_of
 
 from .changing_world import ChangingWorld
 from .ending import Ending
 from .members import NodeState
 from .places import first_order
-from .remarks import too_small, world_size_differs
 from .rendezvous import RendezvousCheck
 from .roster import Roster
 from .spares import HotSpares, shipping_failure
@@ -194,7 +194,11 @@ class Gathering:
         roster.plan = make_plan(roster.spec, roster.cluster, roster.plan_facts)
         expected = roster.context.expected_world_size
         if expected is not None and expected != roster.plan.world_size:
-            actions.append(roster.add_finding(world_size_differs(expected, roster.plan)))
+            nodes = ", ".join(f"{name} {count}" for name, count in roster.rank_counts.items())
+            planned = f"{count_of(roster.plan.world_size, 'rank')} ({nodes})"
+            message = f"WORLD_SIZE={expected} is set here, but the plan has {planned}. The plan holds"
+            remedy = "unset WORLD_SIZE, or change --nodes or --nproc"
+            actions.append(roster.add_finding(Finding("world-size-mismatch", "warn", message, remedy)))
         return [*actions, *self.spares.judge_waiting(), *self.rendezvous.begin(now)]
 
     def _gathered_again(self, now: float) -> list[Action]:
@@ -206,7 +210,9 @@ class Gathering:
             name = planned.node.name
             room = self.spares.room_of(roster.nodes[name])
             if room is not None and room < planned.nproc:
-                failures.append(too_small(name, room, planned.nproc))
+                message = f"{name} has room for {count_of(room, 'rank')} now, and had {planned.nproc}"
+                remedy = f"look at its GPUs: ssh {name} 'nvidia-smi -L || amd-smi list'"
+                failures.append(Finding("world-size-mismatch", "fail", message, remedy, Where(node=name)))
         if failures:
             return self.ending.refuse(failures, now)
         return [*self.spares.judge_waiting(), *self.rendezvous.begin(now)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections import Counter
@@ -28,7 +29,6 @@ from allranks.text import one_line
 
 from .gate import MOST_SOURCES
 from .links import Member
-from .remarks import run_disk_full
 from .roster import Roster
 
 # -- evidence/usage.jsonl ----------------------------------------------------------------------------------------------
@@ -98,6 +98,7 @@ def keeps_every(size: int) -> int:
 
 MOST_SOURCE = 80  # characters of what cannot be read, by its name
 MOST_WHY = 200  # and of why
+GONE = os.strerror(errno.ENOENT)
 ROOM = 64 << 10  # bytes free on the disk of the run directory that make another try worth while
 
 
@@ -280,9 +281,20 @@ class Recording:
             self._disk_is_full(self.run.write_failure)
 
     def _disk_is_full(self, why: str) -> None:
-        if not self._disk_was_full:
-            self._disk_was_full = True
-            self.add_finding(run_disk_full(str(self.run.path), why))
+        if self._disk_was_full:
+            return
+        self._disk_was_full = True
+        path = self.run.path
+        if why == GONE:
+            message = f"the run directory {path} was removed. Its logs and events are lost, and the run goes on"
+            remedy = "remove run directories with `allranks clean`, which leaves those of runs that go on"
+            self.add_finding(Finding("missing-file", "warn", message, remedy))
+            return
+        message = (
+            f"the run directory {path} cannot be written: {why}. Output that finds no room stays on the nodes. It is "
+            "fetched while the run goes on once there is some. Events of that time are lost"
+        )
+        self.add_finding(Finding("disk-full", "warn", message, f"free some space (df -h {path})"))
 
     @property
     def has_room(self) -> bool:

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import replace
 
+from allranks.findings import Finding, Where
 from allranks.plan.network import choose_address, main_addresses, no_address, offered, port_taken, target_words
 from allranks.protocol.messages import ListeningMessage, ProbedMessage, ReadyMessage
 from allranks.protocol.run_facts import GateListening, GateProved, PlanMade, Stamped
@@ -16,7 +17,6 @@ from .members import RankState
 from .places import listen_order, probe_order
 from .preloading import Preloading
 from .ready_test import ReadyTest
-from .remarks import not_shared
 from .roster import Roster
 from .running import Running
 from .states import Action, MayStart, Send, State, Tick
@@ -123,7 +123,7 @@ class RendezvousCheck:
         roster.nodes[stamped.node].probes = stamped.fact.results
         actions: list[Action] = []
         if not stamped.fact.shared:
-            actions.append(roster.add_finding(not_shared(stamped.node, master, roster.spec.places.output_dir or "")))
+            actions.append(roster.add_finding(self._not_shared(stamped.node)))
         if roster.any_node("probes", lambda node: node.probes is None):
             return actions
         probes = {n.name: n.probes or () for n in roster.nodes.values()}
@@ -143,6 +143,13 @@ class RendezvousCheck:
             self._interfaces = choice.environment
             return actions
         return actions + self.running.start(choice.environment)
+
+    def _not_shared(self, node: str) -> Finding:
+        master = self.roster.master.name
+        directory = f"{self.roster.spec.places.output_dir} on {node} is not the directory that {master} sees"
+        remedy = "name a directory of a shared file system, or leave --output-dir out"
+        message = f"{directory}: each node keeps its own outputs"
+        return Finding("output-dir-not-shared", "warn", message, remedy, Where(node=node, peer=master))
 
     def on_may_start(self, stamped: Stamped[MayStart], now: float) -> list[Action]:
         """Start the ranks of a role, whose turn it is; those of a further attempt need not wait."""

@@ -42,8 +42,8 @@ from .changing_world import ChangingWorld
 from .ending import Ending
 from .hangwatch import HangWatch
 from .members import NodeState, RankState
-from .remarks import SPARE_UNUSED
 from .roster import Roster
+from .spares import SPARE_UNUSED
 from .states import State
 
 OF_RANKS = (StartedMessage, RankEntered, RankInitialised, RankDeparted, RankLeaving, ExitMessage)

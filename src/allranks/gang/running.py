@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from allranks.diagnose.words import ABORT
-from allranks.findings import Finding, place_of
+from allranks.findings import Finding, Where, place_of
 from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt
@@ -20,7 +20,6 @@ from .ending import Ending
 from .groups import ProcessGroups
 from .members import linger_remark
 from .places import keep_order, place_for
-from .remarks import ended_early
 from .roster import Roster
 from .saving import Saving
 from .states import Action, Audited, Send, State, Tick
@@ -134,12 +133,18 @@ class Running:
         if end.code != 0:
             return actions + self._fail_when_heard(now)
         if roster.role.ends == "never":
-            finding = ended_early(roster.role.name, stamped.node, end.rank)
-            return [*actions, roster.add_finding(finding), *self.ending.fail(now)]
+            return [*actions, *self.ending.refuse([self._ended_early(stamped.node, end.rank)], now)]
         if all(r.exit is not None for r in roster.processes()):
             actions += self.groups.judge_end(now)
             return actions + self.ending.end(now, roster.spec.limits.grace, "done")
         return actions
+
+    def _ended_early(self, node: str, rank: int) -> Finding:
+        role = self.roster.role.name
+        message = f"rank {rank} on {node} ended with code 0, and {role} was to run as long as the others"
+        hint = f'Where its end is meant, set ends = "any" in [roles.{role}]'
+        remedy = f"see why with `allranks logs --role {role}`. {hint}"
+        return Finding("role-ended", "fail", message, remedy, Where(node=node, rank=rank))
 
     def _fail_when_heard(self, now: float) -> list[Action]:
         """End the gang; where a rank has aborted, after the others have raised or had the time to.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from allranks.cluster import Cluster
-from allranks.findings import Finding
+from allranks.findings import Finding, Where
 from allranks.plan.plan import room_on
 from allranks.protocol.messages import FactsMessage, FaultMessage, HelloMessage, ShippedMessage
 from allranks.protocol.run_facts import (
@@ -30,10 +30,10 @@ from allranks.text import count_of, name_with
 from .members import STANDS_BY, NodeState
 from .places import first_order, keep_order
 from .preloading import Preloading
-from .remarks import logs_cut, spare_unused, tree_failed
 from .roster import Roster
 from .states import Action, NodeUnreachable, Reach, Send
 
+SPARE_UNUSED = "spare-unused"  # the finding of a hot spare that is of no use
 NO_ROOM = (28, 122)  # ENOSPC, EDQUOT
 
 
@@ -98,7 +98,9 @@ class HotSpares:
     def _drop(self, node: NodeState, why: str, remedy: str = "") -> list[Action]:
         node.state = "unfit" if node.node_dir else "unreachable"
         self.roster.failed_to_reach = True
-        return [*self.roster.add_lasting(spare_unused(node.name, why, remedy))]
+        message = f"spare {node.name} is not used: {why}"
+        finding = Finding(SPARE_UNUSED, "warn", message, remedy, Where(node=node.name), lasts=True)
+        return [*self.roster.add_lasting(finding)]
 
     # -- events, in any state of the gang --------------------------------------------------------------
 
@@ -214,7 +216,9 @@ class HotSpares:
         roster = self.roster
         cut: list[Action] = []
         if old.ranks and not old.drained:
-            cut.append(roster.add_finding(logs_cut(old.name, old.node_dir, roster.attempt - 1)))
+            message = f"{old.name}'s logs of attempt {roster.attempt - 1} end where the node was lost"
+            remedy = f"the rest, if it lives, is in {old.node_dir} on {old.name}"
+            cut.append(roster.add_finding(Finding("logs-cut", "warn", message, remedy, Where(node=old.name))))
         awaited_from = roster.attempt_at if old.node_dir or old.is_away else None
         roster.exchange(old.name, old.renewed(awaited_from))
         return [*cut, roster.stamp(NodeReachedAgain(), old.name), Reach(old.name, pause)]
@@ -228,4 +232,14 @@ def shipping_failure(tree: WorkingTree | None, stamped: Stamped[ShippedMessage])
         error = f"{arrived} arrived, {tree.files} ({tree.sha256[:12]}) were sent"
     if not error:
         return None
-    return tree_failed(stamped.node, stamped.fact.path, error, stamped.fact.errno in NO_ROOM)
+    path = stamped.fact.path
+    if stamped.fact.errno in NO_ROOM:
+        check = "disk-full"
+        message = f"{stamped.node} has no room for the synced tree in {path}: {error}"
+        remedy = "free some space there, name another place with --node-dir, or list what is not code in .gitignore"
+    else:
+        check = "tree-not-shipped"
+        message = f"the synced tree is not in {path} on {stamped.node}: {error}"
+        look = f"ls -ld {path.rpartition('/')[0]} on the node, then allranks logs --node {stamped.node}"
+        remedy = f"{look}, or run without --sync"
+    return Finding(check, "fail", message, remedy, Where(node=stamped.node))

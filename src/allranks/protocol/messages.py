@@ -314,7 +314,7 @@ class FaultMessage(NamedTuple):
 class RemarkMessage(NamedTuple):
     """What is amiss on this node and ends nothing: a warning from now to the end of the run, once of each `id`.
 
-    The controller names the node and the remedy (gang/remarks.py), so `message` goes on behind "h1: ".
+    The controller names the node and the remedy (gang/connections.py), so `message` goes on behind "h1: ".
     """
 
     id: Annotated[str, like(r"[a-z][a-z0-9-]{1,40}", "the name of a warning")]
