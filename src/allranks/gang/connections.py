@@ -30,7 +30,7 @@ from allranks.protocol.orders import (
     SignalOrder,
     StartOrder,
 )
-from allranks.protocol.run_facts import LauncherPaused, NodeBack, NodeLost, NodeReady, NodeSilent, Stamped
+from allranks.protocol.run_facts import NodeBack, NodeLost, NodeReady, NodeSilent, Stamped
 
 from .ending import Ending
 from .gathering import Gathering
@@ -126,10 +126,6 @@ class Connections:
         self.roster.lost.append(stamped)
         self.ending.fence(now)
         return [stamped, *self.ending.fail(now)]
-
-    def on_paused(self, stamped: Stamped[LauncherPaused], now: float) -> list[Action]:
-        """Keep a pause of the controller: what nodes did meanwhile, they did because of it."""
-        return [stamped]
 
     # -- an agent that was away ------------------------------------------------------------------------
 

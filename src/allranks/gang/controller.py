@@ -588,7 +588,7 @@ class Controller:
         self.observing.note_steps()
         self._act([*self.observing.ask_for_counts(now)])
         if self.roster.state is State.RUNNING:
-            self._act(self.gang.ask_for_usage(now))
+            self._act(self.gang.pace.ask(now))
             furthest = self.observing.furthest()
             if furthest is not None:
                 self.feed_quietly(furthest[0], t=furthest[1])

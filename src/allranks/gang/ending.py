@@ -141,10 +141,6 @@ class Ending:
         roster.stop_reason = roster.stop_reason or asked.reason
         return [stamped, *self.end(now, asked.grace, asked.reason)]
 
-    def on_tick(self, stamped: Stamped[Tick], now: float) -> list[Action]:
-        """Time limits of the end."""
-        return self.check(now)
-
     def on_tick_of_start(self, stamped: Stamped[Tick], now: float) -> list[Action]:
         """End a start that takes too long."""
         if not self.roster.is_past_init_limit(now):

@@ -130,51 +130,15 @@ class Gang:
         self.connections = Connections(self.roster, self.ending, self.gathering, self.running, self.signals)
         self.resuming = Resuming(self.roster, self.ending, self.world, self.hang_watch)
         self.table = self._make_table()
-        self._of_spares = self._rows_of_spares()
+        self._of_spares: dict[type, Handler] = dict(self._rows_of_spares())
 
     # -- who takes what ------------------------------------------------------------------------------
 
     def _make_table(self) -> dict[State, dict[type, Handler]]:
         """Give the handlers of each state; of two rows for one kind the later counts."""
-        always = self._rows_of_every_state()
-        starting = [
-            *always,
-            on(Tick, self.ending.on_tick_of_start),
-            on(UserSignal, self.signals.on_early_signal),
-        ]
-        with_ranks = [*always, *self._rows_with_ranks()]
-        gathering = [
-            on(Tick, self.gathering.on_tick),
-            on(ShippedMessage, self.gathering.on_shipped),
-            on(FactsMessage, self.gathering.on_facts),
-            on(NodeUnreachable, self.gathering.on_unreachable),
-        ]
-        ending = [
-            on(Tick, self.ending.on_tick),
-            on(DrainedMessage, self.ending.on_drained),
-            on(NodeUnreachable, self.gathering.on_unreachable),
-        ]
-        return {
-            State.GATHERING: dict([*starting, *gathering]),
-            State.LISTENING: dict([*starting, on(ListeningMessage, self.rendezvous.on_listening)]),
-            State.PROVING: dict([*starting, *self._rows_while_proving()]),
-            State.RUNNING: dict([*with_ranks, *self._rows_while_running()]),
-            State.ENDING: dict([*with_ranks, *ending]),
-            State.OVER: {},
-        }
-
-    def _rows_while_proving(self) -> list[Row]:
-        return [
-            on(ProbedMessage, self.rendezvous.on_probed),
-            on(MayStart, self.rendezvous.on_may_start),
-            on(ReadyMessage, self.rendezvous.on_ready_before),
-            on(Tick, self.rendezvous.on_tick),
-        ]
-
-    def _rows_of_every_state(self) -> list[Row]:
-        return [
+        always = [
             on(StopAsked, self.ending.on_stop),
-            on(LauncherPaused, self.connections.on_paused),
+            on(LauncherPaused, lambda stamped, now: [stamped]),  # what nodes did meanwhile, they did because of it
             on(NodeListed, self.world.on_listed),
             on(NodeSilent, self.connections.on_silent),
             on(NodeBack, self.connections.on_back),
@@ -185,9 +149,25 @@ class Gang:
             on(TemplateMessage, self.preloading.on_template),
             on(ImportRecord, self.preloading.on_imports),
         ]
-
-    def _rows_with_ranks(self) -> list[Row]:
-        return [
+        starting = [
+            *always,
+            on(Tick, self.ending.on_tick_of_start),
+            on(UserSignal, self.signals.on_early_signal),
+        ]
+        gathering = [
+            on(Tick, self.gathering.on_tick),
+            on(ShippedMessage, self.gathering.on_shipped),
+            on(FactsMessage, self.gathering.on_facts),
+            on(NodeUnreachable, self.gathering.on_unreachable),
+        ]
+        proving = [
+            on(ProbedMessage, self.rendezvous.on_probed),
+            on(MayStart, self.rendezvous.on_may_start),
+            on(ReadyMessage, self.rendezvous.on_ready_before),
+            on(Tick, self.rendezvous.on_tick),
+        ]
+        with_ranks = [
+            *always,
             on(BoundMessage, self.running.on_bound),
             on(StartedMessage, self.running.on_started),
             on(ReportMessage, self.running.on_report),
@@ -196,6 +176,19 @@ class Gang:
             on(SavingMessage, self.saving.on_answer),
             on(UserSignal, self.signals.on_user_signal),
         ]
+        ending = [
+            on(Tick, lambda stamped, now: self.ending.check(now)),
+            on(DrainedMessage, self.ending.on_drained),
+            on(NodeUnreachable, self.gathering.on_unreachable),
+        ]
+        return {
+            State.GATHERING: dict([*starting, *gathering]),
+            State.LISTENING: dict([*starting, on(ListeningMessage, self.rendezvous.on_listening)]),
+            State.PROVING: dict([*starting, *proving]),
+            State.RUNNING: dict([*with_ranks, *self._rows_while_running()]),
+            State.ENDING: dict([*with_ranks, *ending]),
+            State.OVER: {},
+        }
 
     def _rows_while_running(self) -> list[Row]:
         return [
@@ -203,7 +196,7 @@ class Gang:
             on(Tick, self._on_tick_of_ranks),
             on(ReadyMessage, self.ready_test.on_ready),
             on(LineSeen, self.ready_test.on_line),
-            on(WorldMessage, self.running.on_world),
+            on(WorldMessage, self.running.groups.on_world),
             on(Quiet, self.hang_watch.on_quiet),
             on(LookWanted, self.hang_watch.on_look_wanted),
             on(LooksComing, self.hang_watch.on_looks_coming),
@@ -218,23 +211,21 @@ class Gang:
         ]
 
     def _on_tick_of_ranks(self, stamped: Stamped[Tick], now: float) -> list[Action]:
-        return self.ready_test.on_tick(stamped, now) or self.running.on_tick(stamped, now) or self.world.on_tick(now)
+        return self.ready_test.on_tick(now) or self.running.on_tick(now) or self.world.on_tick(now)
 
-    def _rows_of_spares(self) -> dict[type, Handler]:
+    def _rows_of_spares(self) -> list[Row]:
         """Give the handlers for a node that stands by, in any state: whatever happens to it ends nothing."""
-        return dict(
-            [
-                on(HelloMessage, self.spares.on_hello),
-                on(ShippedMessage, self.spares.on_shipped),
-                on(FactsMessage, self.spares.on_facts),
-                on(NodeUnreachable, self.spares.on_unreachable),
-                on(FaultMessage, self.spares.on_fault),
-                on(RemarkMessage, self.connections.on_remark),
-                on(NodeSilent, self.spares.on_silent),
-                on(NodeBack, self.spares.on_back),
-                on(NodeLost, self.spares.on_lost),
-            ]
-        )
+        return [
+            on(HelloMessage, self.spares.on_hello),
+            on(ShippedMessage, self.spares.on_shipped),
+            on(FactsMessage, self.spares.on_facts),
+            on(NodeUnreachable, self.spares.on_unreachable),
+            on(FaultMessage, self.spares.on_fault),
+            on(RemarkMessage, self.connections.on_remark),
+            on(NodeSilent, self.spares.on_silent),
+            on(NodeBack, self.spares.on_back),
+            on(NodeLost, self.spares.on_lost),
+        ]
 
     # -- deciding --------------------------------------------------------------------------------------
 
@@ -257,21 +248,15 @@ class Gang:
             return take(stamped, now) if take is not None else []  # what a spare was not asked is dropped
         take = self.table[roster.state].get(kind)
         if take is None:
+            fact = stamped.fact
             is_of_another = roster.is_adopted and kind is DrainedMessage  # the controller before has ended the node
-            if is_of_another or self._comes_late(stamped.fact):
+            is_of_former_attempt = isinstance(fact, OF_AN_ATTEMPT) and fact.attempt < roster.attempt
+            if is_of_another or is_of_former_attempt or roster.state in (State.ENDING, State.OVER):
                 return []
             return [roster.stamp(PlainNote(f"{kind.__name__} of {stamped.node} came out of order"))]
         actions = take(stamped, now)
         self.connections.remember(actions)
         return actions
-
-    def _comes_late(self, fact: Event) -> bool:
-        is_of_former_attempt = isinstance(fact, OF_AN_ATTEMPT) and fact.attempt < self.roster.attempt
-        return is_of_former_attempt or self.roster.state in (State.ENDING, State.OVER)
-
-    def ask_for_usage(self, now: float) -> list[Action]:
-        """Give the orders for samples of nodes that have not been asked in this attempt."""
-        return self.pace.ask(now)
 
     def retry(self, now: float, t: float, decision: Decision) -> list[Action]:
         """Start the whole gang again, as it was decided."""

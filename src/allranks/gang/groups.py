@@ -101,15 +101,15 @@ class ProcessGroups:
             actions += self._initialised(rank, stamped, now)
         return actions
 
-    def on_world(self, stamped: Stamped[WorldMessage], now: float) -> None:
+    def on_world(self, stamped: Stamped[WorldMessage], now: float) -> list[Action]:
         """Keep a world that another launcher has made below a node's ranks."""
         key = (stamped.node, stamped.fact.number)
-        if self.roster.spec.launch.launcher in OF_RAY:
-            return  # Ray's programs have several worlds side by side, as they like
-        if stamped.fact.attempt == self.roster.attempt:
+        is_of_ray = self.roster.spec.launch.launcher in OF_RAY  # its programs have several worlds side by side
+        if stamped.fact.attempt == self.roster.attempt and not is_of_ray:
             self._worlds[key] = stamped
             if _is_whole(stamped.fact):
                 self._whole_at.setdefault(key, now)
+        return []
 
     def on_tick(self, now: float) -> list[Action]:
         """Refuse worlds that live on two nodes side by side for some seconds, each without the other.

@@ -17,7 +17,7 @@ from allranks.text import format_duration
 
 from .ending import Ending
 from .roster import Roster
-from .states import Action, LineSeen, Send, Tick
+from .states import Action, LineSeen, Send
 
 EVERY = 0.5  # seconds between two looks at a server
 _URL = re.compile(r"(?P<scheme>https?)://(?P<host>\[[^\]]*\]|[^/:]*)(?::(?P<port>[0-9]{1,5}))?(?P<path>/.*)?")
@@ -44,7 +44,7 @@ class ReadyTest:
 
     # -- events ------------------------------------------------------------------------------------
 
-    def on_tick(self, stamped: Stamped[Tick], now: float) -> list[Action]:
+    def on_tick(self, now: float) -> list[Action]:
         """Look again at what is not ready, until the time is over."""
         if self.is_ready:
             return []

@@ -10,7 +10,7 @@ from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import orders
 from allranks.plan.ranks import Attempt
 from allranks.protocol.foreign import ReportMessage
-from allranks.protocol.messages import BoundMessage, ExitMessage, StartedMessage, WorldMessage
+from allranks.protocol.messages import BoundMessage, ExitMessage, StartedMessage
 from allranks.protocol.orders import StacksOrder, SuiteNodes
 from allranks.protocol.run_facts import OutputsTemporary, Stamped
 from allranks.runs.documents import TEMPORARY
@@ -22,7 +22,7 @@ from .members import linger_remark
 from .places import keep_order, place_for
 from .roster import Roster
 from .saving import Saving
-from .states import Action, Audited, Send, State, Tick
+from .states import Action, Audited, Send, State
 
 PEERS_SPEAK = 0.5  # seconds from the abort of a rank in which the others may raise
 STACKS_PATIENCE = 1.5  # seconds between asking late ranks for their stacks and ending them
@@ -108,11 +108,6 @@ class Running:
         finding = Finding("bind", "warn", message, f"hint: {hint}", place_of((stamped.node,)))
         return [stamped, self.roster.add_finding(finding)]
 
-    def on_world(self, stamped: Stamped[WorldMessage], now: float) -> list[Action]:
-        """Keep a world that another launcher has made on a node."""
-        self.groups.on_world(stamped, now)
-        return []
-
     def on_exit(self, stamped: Stamped[ExitMessage], now: float) -> list[Action]:
         """Record how a rank ended. Any exit code but 0, and any signal, ends the gang."""
         roster = self.roster
@@ -182,7 +177,7 @@ class Running:
             return list(findings)
         return [f._replace(status="warn") if f.status == "fail" and f.check != METRIC_RULE else f for f in findings]
 
-    def on_tick(self, stamped: Stamped[Tick], now: float) -> list[Action]:
+    def on_tick(self, now: float) -> list[Action]:
         """Time limits while ranks run."""
         if self._peers_may_speak_until is not None:
             return self._fail_when_heard(now)
