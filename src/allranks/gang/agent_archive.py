@@ -164,7 +164,6 @@ def fabric_zip() -> bytes:
 
 
 def _byte_codes(modules: dict[str, Path]) -> bytes:
-    """Make the table that `archive_loader` reads."""
     table = {}
     for name, path in modules.items():
         module = name.removesuffix(".__init__")

@@ -68,7 +68,6 @@ class Auditor:
             feed(Audited(attempt, findings))
 
     def _read(self, layout: Layout, is_quiet: bool) -> tuple[Finding, ...]:
-        """Judge what can be judged, and return the findings that were not reported before."""
         try:
             cases = cases_of(gather(self._rows(layout))[1], layout)
             due = [case for case in cases if self._is_due(case, is_quiet)]

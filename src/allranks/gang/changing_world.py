@@ -150,7 +150,6 @@ class ChangingWorld:
         return [roster.stamp(PlainNote(remark)), *self.saving.ask(now, "regrow")]
 
     def _is_settled(self, now: float) -> bool:
-        """Whether nodes stand by for a while, and the ranks have begun."""
         roster = self.roster
         if not self.newcomers():
             self._waiting_since = None

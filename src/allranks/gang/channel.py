@@ -221,7 +221,6 @@ class Channel:
         self.send(TakenOrder(self._output_taken))
 
     def _ended(self) -> None:
-        """End of the client's output: its exit code and its last words say why."""
         assert self._client is not None
         code = self._client.code(0.5)
         self._read_last_words(self._client)

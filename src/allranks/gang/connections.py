@@ -197,7 +197,6 @@ class Connections:
         return [roster.add_fault(fault), *self.ending.fail(now)]
 
     def _resend(self, node: NodeState, only_end: bool = False) -> list[Action]:
-        """Repeat the request that may have been lost with the old channel."""
         state = self.roster.state
         if state is State.ENDING and not (node.ended and node.drained):
             return [Send(node.name, EndOrder(self.ending.grace, "again"))]

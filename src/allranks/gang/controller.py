@@ -320,7 +320,6 @@ class Controller:
     # -- run.json and evidence ---------------------------------------------------------------------
 
     def _write_places(self) -> None:
-        """run.json: who has which place now, for a controller that takes over."""
         ranks = {name: rank for rank, name in enumerate(self.roster.nodes)}
         everyone = self.roster.everyone
 
@@ -470,7 +469,6 @@ class Controller:
         self._hand_on(member.node.name, message)
 
     def _hand_on(self, name: str, message: Message) -> None:
-        """Give a message to the gang, stamped."""
         self.recording.is_changed = True
         self._handle(self.roster.state_of(name).clock.stamp(message, name, self.roster.attempt, time.time()))
 

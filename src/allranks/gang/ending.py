@@ -112,7 +112,6 @@ class Ending:
         return [*self._compare_calls(), AttemptOver(roster.attempt)]
 
     def _any_there(self, is_awaited: Callable[[NodeState], bool]) -> bool:
-        """Whether a node is there of which something is awaited."""
         return self.roster.any_node("end", lambda node: is_awaited(node) and bool(node.node_dir) and not node.gone)
 
     def _compare_calls(self) -> list[Action]:

@@ -144,7 +144,6 @@ class Gathering:
         return max(0.0, node.awaited_from + patience - now)
 
     def _await(self, node: NodeState, stamped: Stamped[NodeUnreachable], now: float) -> list[Action]:
-        """Reach a lost node again within --node-wait; nothing where the start has failed anyway."""
         roster = self.roster
         node.refusal = stamped.fact.finding.message
         if roster.may_change and node.awaited_from is None:
@@ -218,7 +217,6 @@ class Gathering:
         return [*self.spares.judge_waiting(), *self.rendezvous.begin(now)]
 
     def _resume(self, now: float) -> list[Action]:
-        """Go on after the pause before a further attempt, unless a node is still awaited."""
         roster = self.roster
         roster.resume_at = 0.0
         if not roster.has_all_facts:

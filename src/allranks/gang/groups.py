@@ -133,7 +133,6 @@ class ProcessGroups:
         return joined or any(not _is_whole(world.fact) for world in self._worlds.values())
 
     def _doubt_one_world(self) -> list[Action]:
-        """Say that nothing shows that the nodes worked together: no rank spoke of a process group."""
         roster = self.roster
         silent = not any(r.never_joined for r in roster.ranks())
         meant = ID in roster.spec.preflight.allow or roster.spec.launch.launcher in OF_RAY or not roster.role.is_plain
@@ -253,5 +252,4 @@ class ProcessGroups:
 
 
 def _is_whole(world: WorldMessage) -> bool:
-    """Whether no rank of it is on another node."""
     return world.here == world.size

@@ -160,7 +160,6 @@ class HangWatch:
         return [self._tell_look(wanted, since, now)]
 
     def _tell_look(self, suspicion: Suspicion, since: float, now: float) -> Stamped[RoleLooked]:
-        """Say what the ranks do, for a role that may wait for them."""
         first, second = suspicion.samples
         seconds = suspicion.sampled_at[1] - suspicion.sampled_at[0]
         names = self.roster.node_of_rank()
@@ -265,7 +264,6 @@ class HangWatch:
     # -- conclusion ----------------------------------------------------------------------------------
 
     def _conclude(self, suspicion: Suspicion, now: float) -> list[Action]:
-        """Two samples, and nothing has moved between them."""
         roster = self.roster
         self.suspicion = None
         told = [self._tell_look(suspicion, suspicion.since, now)] if suspicion.is_wanted else []

@@ -125,7 +125,6 @@ def _tried(gang: Gang, verdict: Verdict, step: int | None, seconds: float) -> Tr
 
 
 def _step(verdict: Verdict | None, steps: Mapping[int, int | None]) -> int | None:
-    """Of the rank at fault, else the furthest."""
     if verdict is not None and verdict.finding.where.rank is not None:
         step = steps.get(verdict.finding.where.rank)
         if step is not None:

@@ -119,7 +119,6 @@ class Inspection:
         return self._found
 
     async def _each(self, what: str, step: Callable[[AskedNode], Any]) -> None:
-        """One step on all nodes at once."""
         done = 0
         count = len(self._peers)
         self._on_progress(what, done, count)

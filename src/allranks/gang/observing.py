@@ -317,7 +317,6 @@ class Observing:
             self._recording.note(FirstStep(round(at - self._roster.began_at, 3)))
 
     def _note_resumed(self) -> None:
-        """Say once where a further attempt goes on."""
         resumed = self.progress.resumed()
         if resumed is not None and self._resumed_attempt != self._roster.attempt:
             self._resumed_attempt = self._roster.attempt

@@ -214,7 +214,6 @@ def _against(history: Sequence[Tried], row: PolicyRow, means: Means, replace: Ma
 
 
 def _repeated(history: Sequence[Tried], row: PolicyRow) -> str:
-    """Say what has come again at the same step; empty where nothing has."""
     last = history[-1]
     if not any(_same(before, last, row) for before in history[:-1]):
         return ""

@@ -103,7 +103,6 @@ class Questions:
         return StacksAnswer(tuple(nodes), status_of_roles(self._controllers))
 
     def _running(self, roles: Sequence[str]) -> list[Controller]:
-        """List the controllers of these roles, or of all, that have ranks."""
         wanted = [one for one in self._controllers if not roles or one.context.role.name in roles]
         return [one for one in wanted if one.roster.state is State.RUNNING]
 
@@ -149,7 +148,6 @@ class Questions:
         return message if isinstance(message, kind) else "it gave another answer"
 
     def _answered(self, message: StacksMessage | ProfiledMessage) -> None:
-        """Take a node's answer; one that comes too late is dropped."""
         future = self._open.get(message.asked)
         if future is not None and not future.done():
             future.set_result(message)
@@ -172,7 +170,6 @@ class Questions:
         return ProfileAnswer(tuple(itertools.chain.from_iterable(ranks)))
 
     def _next_profile(self, controller: Controller) -> int:
-        """Give the next number in the run, over all of its controllers."""
         folder = controller.run_dir.log_path(0, "", TRACE, 0, 0).parent
         numbers = [path.name.split("_")[1] for path in folder.glob("profile_*_rank_*")]
         last = max((int(number) for number in numbers if number.isdecimal()), default=0)
@@ -195,7 +192,6 @@ class Questions:
     async def _order(
         self, profile: _Profile, places: Mapping[int, str], seconds: float, is_end: bool = False
     ) -> dict[int, RankProfile]:
-        """Send the order to the nodes of these ranks, and take their answers."""
         ranks_of: dict[str, list[int]] = {}
         for rank, node in places.items():
             ranks_of.setdefault(node, []).append(rank)

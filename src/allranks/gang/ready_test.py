@@ -107,7 +107,6 @@ class ReadyTest:
         return True
 
     def _order(self, node: str) -> ReadyOrder:
-        """Make the look of a node: what it tests is filled with its own address."""
         test = self.test_on(node)
         if test.startswith("port:"):
             return ReadyOrder(self._address(node), int(test.partition(":")[2]))

@@ -189,7 +189,6 @@ class Running:
         return self._init_is_late(now)
 
     def _watch_departures(self, now: float) -> list[Action]:
-        """Programs that have ended while their processes go on: a failure ends the gang, else it is remarked upon."""
         roster = self.roster
         staying = [r for r in roster.ranks() if r.exit is None]
         if any(r.departure.is_overdue(now, roster.spec.limits.grace) for r in staying):

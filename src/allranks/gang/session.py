@@ -247,7 +247,6 @@ class Session:
                 raise error
 
     async def _play(self, session: Session) -> None:
-        """Run one role to its end; a defect of allranks in it ends the others."""
         try:
             await session.controller.run()
         except Exception:
@@ -340,7 +339,6 @@ class Session:
         return judge(make_incident(self.run_dir, self.recording.attempt_facts.facts, nodes, known))
 
     def _against_retry(self) -> str:
-        """Why there can be no further attempt, whatever the cause; empty where there can be one."""
         if self.adopted and not self.controller.has_launch:
             return "this allranks took the run over, and no agent has kept what the ranks were started with"
         if self.adopted and self.controller.lacks_tree():
@@ -348,7 +346,6 @@ class Session:
         return self.reach.against_retry()
 
     def _completed(self, verdict: Verdict) -> Verdict:
-        """Completed from the logs of all ranks, if they can be read in time."""
         # Imported late: 0.3 s for the tables of log diagnosis, which most runs do not need.
         from allranks.runs.child import OutOfTime, WorkFailed, in_child
         from allranks.runs.judged import complete
@@ -362,7 +359,6 @@ class Session:
             return verdict
 
     def _engine_says(self, roster: Roster, finding: Finding | None) -> None:
-        """Write down why the engine took the nodes back, so that `diagnose` knows it too."""
         if finding is not None:
             roster.findings.append(finding)
             self.recording.keep(finding)
@@ -418,7 +414,6 @@ class Session:
 
     @property
     def _user_stop(self) -> str | None:
-        """Why the run was stopped; None for what another role has brought about."""
         reason = self.controller.gang.roster.stop_reason
         return None if reason in OWN else reason
 
@@ -835,7 +830,6 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
 
 
 def _refuse_another_protocol(name: str, versions: Mapping[str, str]) -> None:
-    """Raise UsageError where the run's agents would refuse this allranks: its controller keeps the run."""
     theirs = versions.get("protocol", "1")  # 0.1.0 did not say it
     if theirs != str(PROTOCOL):
         raise UsageError(

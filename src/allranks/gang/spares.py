@@ -212,7 +212,6 @@ class HotSpares:
         return [roster.stamp(NodeReplaced(new), old)]
 
     def _reach_again(self, old: NodeState, pause: float) -> list[Action]:
-        """Reach a node again with a new agent; only its place stays."""
         roster = self.roster
         cut: list[Action] = []
         if old.ranks and not old.drained:

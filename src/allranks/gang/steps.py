@@ -225,7 +225,6 @@ class StepFinder:
                 self.epoch = float(match["epoch"])
 
     def _may_change(self, sighting: StepSighting) -> bool:
-        """Whether a source may take the place of the one that is read: it says more, or the other came to its end."""
         source = self.source
         if source is None or sighting.trust < source.trust:
             return True
@@ -233,7 +232,6 @@ class StepFinder:
         return is_complete and sighting.trust == source.trust and (sighting.total or 0) > (self._total or 0)
 
     def _look_for_source(self, piece: bytes, at: float, t: float) -> list[StepSeen]:
-        """Look for one in the last whole lines of a piece."""
         last = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
         lines = piece[max(0, last - LOOKED_AT) : last]
         self._fruitless += 1
@@ -295,7 +293,6 @@ class StepFinder:
         return []
 
     def _learn(self, sighting: StepSighting) -> None:
-        """See whether counts begin again with every epoch."""
         if sighting.epoch is None:
             self._starts_over = self._has_started_over(sighting) or self._starts_over
             return
@@ -311,7 +308,6 @@ class StepFinder:
             self._starts_over = False
 
     def _has_started_over(self, sighting: StepSighting) -> bool:
-        """Whether a count without an epoch began again: a bar, or a number that is where it had begun before."""
         if self._count is None or sighting.number >= self._count or sighting.format.is_own:
             return False
         return sighting.format.is_bar or sighting.number <= max(1, self._start or 0)

@@ -192,7 +192,6 @@ class StragglerWatch:
         return [self.roster.stamp(PlainNote(UNTIMED))]
 
     def _device_reason(self, rank: int, name: str) -> Reason | None:
-        """Say what its GPU or the ports of its node show."""
         return device_reason(rank, name, {node.name: node.devices for node in self.roster.nodes.values()})
 
     def _measure(self, look: Look, found: Straggler | None) -> list[Action]:
@@ -225,7 +224,6 @@ class StragglerWatch:
                         rank.lateness = round(late[rank.rank], 4)
 
     def _count_collections(self, look: Look) -> dict[int, int]:
-        """Count what each rank's garbage collector has done since the look before."""
         before = self._collections
         self._collections = {rank: calls.collections for rank, calls in look.calls.items()}
         return {rank: total - before[rank] for rank, total in self._collections.items() if rank in before}
@@ -250,7 +248,6 @@ class StragglerWatch:
         return any(node in ends for ends in self._slow_links)
 
     def _usual_rank(self, found: Straggler) -> tuple[int, ...]:
-        """Choose a rank that is not late, to compare with: one of another node where there is one."""
         late = lateness(self._histories[found.key].steps)
         node_of = self.roster.node_of_rank()
         others = [rank for rank in late if rank not in found.ranks]
@@ -319,7 +316,6 @@ class StragglerWatch:
         return [roster.add_finding(slow_link_finding(fresh))]  # several at one node are one sentence
 
     def _rest(self, now: float, is_calm: bool) -> None:
-        """Choose when to look again."""
         interval = self.roster.spec.limits.straggler_interval
         if is_calm:
             self._next_at = now + self._pause

@@ -89,7 +89,6 @@ def verdict_of(finding: Finding, attempt: int = 0) -> Verdict:
 
 
 def _is_from_outside(roster: Roster) -> bool:
-    """Something else than the tests' own word ended it: no start, a lost node, a killed rank."""
     if roster.lost or roster.faults or roster.plan is None or not roster.exits:
         return True
     failed = (end for end in roster.exits if not end.fact.expected and end.fact.code != 0)
@@ -113,7 +112,6 @@ def findings_of(rows: Mapping[str, Sequence[Row]], names: Mapping[int, str]) -> 
 
 
 def _failure(row: CollectiveRow, names: Mapping[int, str]) -> Finding:
-    """Make the finding about a wrong result: the rank whose data is wrong is at fault, else the rank that saw it."""
     differences = [failure for failure in row.failures if isinstance(failure, WrongElement)]
     ranks = {difference.source for difference in differences if difference.source is not None}
     if len(ranks) != 1:

@@ -157,7 +157,6 @@ def _too_many(root: str) -> UsageError:
 
 
 def _without_runs(names: set[str]) -> set[str]:
-    """Without the directories of earlier runs and checks, wherever they lie."""
     folders = {os.path.dirname(n) for n in names if os.path.basename(n) == "run.json"}
     runs = {f for f in folders if f and os.path.join(f, "events.jsonl") in names}
     checks = {n[: -len(_EVIDENCE)] for n in names if n.endswith(_EVIDENCE)}
@@ -289,7 +288,6 @@ def pack(listing: Listing) -> Archive:
 
 
 def _fill(packed: gzip.GzipFile, listing: Listing) -> int:
-    """Write the archive; return the bytes of the files."""
     tree = listing.tree
     with tarfile.open(
         fileobj=packed, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape"
