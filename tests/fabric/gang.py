@@ -27,6 +27,7 @@ PRELOAD = [
     "torch._dynamo", "torch.distributed.checkpoint.state_dict", "torch.profiler", "torch.utils.checkpoint",
 ]  # fmt: skip
 CONTEXT = multiprocessing.get_context("forkserver")
+DOUBLE = "TEST_DOUBLE"
 CUT = "TEST_CUT"  # the rank whose connections break in all_gather
 START = "TEST_START"  # seconds until the leaders of pairs must have come
 FOREIGN = ("ALLRANKS_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "NCCL_", "GLOO_")
@@ -86,6 +87,8 @@ def be_rank(env: dict[str, str], words: tuple[str, ...], stem: str, sabotaged: t
     for name in sabotaged:
         if hasattr(dist, name):
             setattr(dist, name, lambda *args, **named: None)
+    if DOUBLE in env:
+        runpy.run_path(str(Path(__file__).with_name("double") / "sitecustomize.py"))
     if START in env:
         from allranks.fabric.ranks import pairs_suite  # noqa: PLC0415 - it imports torch
 

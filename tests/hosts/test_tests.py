@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 SIZE = "4MB"
+DOUBLE = Path(__file__).parents[1] / "fabric/double"
 
 
 @pytest.fixture
@@ -38,6 +39,11 @@ def ask(launch: Launch, *words: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(lines[-1])
     assert document["exit"] == done.returncode
     return document
+
+
+def double(words: str) -> list[str]:
+    """Options with which a rank misbehaves (`tests/fabric/double`)."""
+    return ["--env", f"PYTHONPATH={DOUBLE}", "--env", f"TEST_DOUBLE={words}"]
 
 
 def blamed(document: dict[str, Any]) -> list[list[str]]:
@@ -66,8 +72,8 @@ def test_four_hosts_with_two_ranks_each_pass(launch: Launch) -> None:
 
 @pytest.mark.slow
 def test_one_ranks_wrong_data_is_named(launch: Launch) -> None:
-    double = "ALLRANKS_TEST_DOUBLE=rank=5,test=all_gather,what=zeros"
-    document = ask(launch, "--nproc", "2", "--size", SIZE, "--env", double, "--only", "barrier,all_gather")
+    wrong = double("rank=5,test=all_gather,what=zeros")
+    document = ask(launch, "--nproc", "2", "--size", SIZE, *wrong, "--only", "barrier,all_gather")
     assert document["exit"] == 3
     (finding,) = [f for f in document["findings"] if f["status"] == "fail"]
     assert (finding["id"], finding["where"]["node"], finding["where"]["rank"]) == ("collective-wrong", "h3", 5)
@@ -79,9 +85,9 @@ def test_a_host_cut_off_in_a_large_all_gather_is_named_within_the_limit(launch: 
     """Between the first test and the next, which one rank begins late: the cable of a host is pulled meanwhile."""
     hosts = ["--hosts", str(launch.bed.hostfile_names), "--nodes", "3", "--python", PYTHON, "--nproc", "1"]
     words = ["--timeout", "8s", "--size", "64MB", "--lease", "20s", "--only", "barrier,all_gather,large_payloads"]
-    double = ["--env", "ALLRANKS_TEST_DOUBLE=rank=0,test=all_gather,what=late=6s"]
+    late = double("rank=0,test=all_gather,what=late=6")
     with (launch.place / "stdout").open("w") as out, (launch.place / "stderr").open("w") as err:
-        process = subprocess.Popen(launch.command("test", *hosts, "--json", *words, *double), stdout=out, stderr=err,
+        process = subprocess.Popen(launch.command("test", *hosts, "--json", *words, *late), stdout=out, stderr=err,
                                    env=launch.environment(), cwd=launch.work, stdin=subprocess.DEVNULL)  # fmt: skip
     log = "logs/node_00*/rank_000.log"
     wait_until(lambda: launch.runs.is_dir() and any("PASS barrier" in p.read_text() for p in launch.run_dir.glob(log)),
@@ -96,8 +102,8 @@ def test_a_host_cut_off_in_a_large_all_gather_is_named_within_the_limit(launch: 
 
 @pytest.mark.slow
 def test_a_killed_rank_is_named(launch: Launch) -> None:
-    double = "ALLRANKS_TEST_DOUBLE=rank=1,test=all_gather,what=exit"
-    document = ask(launch, "--nodes", "2", "--nproc", "1", "--size", SIZE, "--env", double)
+    ends = double("rank=1,test=all_gather,what=exit")
+    document = ask(launch, "--nodes", "2", "--nproc", "1", "--size", SIZE, *ends)
     assert document["exit"] in (3, 5) and "rank 1" in document["verdict"]["message"]
     assert document["verdict"]["where"]["node"] == "h2"
 
@@ -198,8 +204,7 @@ def test_a_quick_test_before_the_program(launch: Launch) -> None:
 
 
 def test_a_quick_test_that_fails_keeps_the_program_from_starting(launch: Launch) -> None:
-    double = "ALLRANKS_TEST_DOUBLE=rank=1,test=all_reduce,what=zeros"
-    words = ["--test", "quick", "--nodes", "2", "--env", double]
+    words = ["--test", "quick", "--nodes", "2", *double("rank=1,test=all_reduce,what=zeros")]
     result = launch.start(program("tell.py"), *words, nproc=1).result()
     assert result["exit"] == 3 and "all_reduce" in result["verdict"]["message"]
     assert not list(launch.run_dir.glob("logs/attempt_1"))

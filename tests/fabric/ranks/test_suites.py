@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.fabric.gang import Gang
+from tests.fabric.gang import DOUBLE, Gang
 
 from allranks.settings.runspec import TESTS_OF
 
@@ -21,7 +21,6 @@ BLOCKS = ["gather", "all_gather", "all_gather_into_tensor", "reduce_scatter", "a
 OBJECTS = ["gather_object", "all_gather_object", "padded_tokens", "many_gathers"]
 NAMES = ["barrier", "all_reduce", "broadcast", "reduce", *BLOCKS, "send_recv", *OBJECTS, "large_payloads",
          "node_groups", "across_groups", "fsdp_step"]  # fmt: skip
-DOUBLE = "ALLRANKS_TEST_DOUBLE"
 NOTHING = ("barrier", "all_reduce", "broadcast", "reduce", "gather", "all_gather", "all_gather_single", "gather_object",
            "all_gather_into_tensor", "reduce_scatter_single", "reduce_scatter_tensor", "all_to_all_single",
            "all_gather_object")  # fmt: skip
@@ -108,7 +107,6 @@ def test_wrong_data_of_one_rank_fails_every_test_and_none_gets_out_of_step(gang:
     (end,) = run.rows("end")
     assert end["first_failure"]["test"] == "all_reduce" and not end["ok"] and end["exit"] == 3
     assert run.out().splitlines()[-1] == f"FIRST FAILURE in all_reduce: {end['first_failure']['reason']}"
-    assert f"not a test of this cluster: {DOUBLE}" in run.out()
 
 
 def test_collectives_that_do_nothing_fail(gang: Start) -> None:
@@ -135,7 +133,7 @@ def gone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Gang]]:
     def start(name: str, world: int, *words: str, limit: str = "60s", **more: Any) -> None:
         runs[name] = Gang(folder / name, world, 1, "--timeout", limit, *words, **more)
 
-    start("killed", 3, "--only", "barrier,many_gathers", **double(0, "many_gathers", "late=15s"))
+    start("killed", 3, "--only", "barrier,many_gathers", **double(0, "many_gathers", "late=15"))
     start("stopped", 2, "--only", "barrier,all_gather", limit="20s", **double(1, "all_gather", "hang"))
     start("first", 3, "--only", "barrier,broadcast", **double(1, "broadcast", "hang"))
     start("terminated", 2, "--only", "barrier,broadcast", **double(1, "broadcast", "hang"))
@@ -152,7 +150,7 @@ def gone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Gang]]:
     start("absent", 3, limit="20s", without=(2,))
     start("no_store", 2, limit="2s", without=(0,))
     start("measured", 2, "--suite", "bandwidth", "--quick", limit="20s", **double(1, "all_gather", "hang"))
-    start("late", 3, "--only", "barrier,broadcast", **double(1, "broadcast", "late=4s"))
+    start("late", 3, "--only", "barrier,broadcast", **double(1, "broadcast", "late=4"))
     yield runs
     for run in runs.values():
         run.end()

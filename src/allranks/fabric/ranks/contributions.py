@@ -8,6 +8,7 @@ Only numbers that the type holds exactly occur, in the sum too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -42,33 +43,21 @@ def moved(rank: int, turn: int, index: Index, modulus: int = PRIME) -> Index:
     return 1 + ((index + 1) * moved_key(rank, turn, modulus)) % modulus
 
 
-def shared_key(rank: int, turn: int, modulus: int) -> int:
-    """Do the same for what is summed, by fifth powers: the difference of two keys tells which two ranks they are of."""
-    return 1 + (rank + 1 + ROUND_STEP * turn) ** 5 % (modulus - 1)
-
-
 def shared_table(rank: int, turn: int, modulus: int, shift: int = 0) -> list[int]:
-    """Give one period of what a rank contributes to a reduction, from a place on: 1 … modulus."""
-    key = shared_key(rank, turn, modulus)
+    """Give one period of what a rank contributes to a reduction, from a place on: 1 … modulus.
+
+    By fifth powers: the difference of two keys tells which two ranks they are of.
+    """
+    key = 1 + (rank + 1 + ROUND_STEP * turn) ** 5 % (modulus - 1)
     return [1 + ((index % PERIOD + 1) * key) % modulus for index in range(shift, shift + PERIOD)]
 
 
 def modulus_of(dtype: str, ranks_added: int = 1) -> int | None:
     """Find the largest prime for which a sum over so many ranks is exact in the type; None where there is none."""
     for number in range(min(LIMITS[dtype] // ranks_added, PRIME), 2, -1):
-        if is_prime(number):
+        if all(number % divisor for divisor in range(2, math.isqrt(number) + 1)):
             return number
     return None
-
-
-def is_prime(number: int) -> bool:
-    """Try all divisors: the numbers are small."""
-    divisor = 2
-    while divisor * divisor <= number:
-        if number % divisor == 0:
-            return False
-        divisor += 1
-    return number > 1
 
 
 def reduced(
@@ -91,16 +80,12 @@ def culprit(sums: list[int], ranks: list[int], turn: int, modulus: int, shift: i
     explanations = [(rank, f"as if rank {rank} had contributed nothing") for rank in ranks if gaps == shares[rank]]
     if not explanations:
         for rank in ranks[:SEARCHED]:
-            for other in ranks[:SEARCHED]:
-                if other != rank and _explains_gaps(gaps, shares[rank], shares[other]):
-                    explanations.append((rank, f"as if rank {rank} had contributed the data of rank {other}"))
+            contributed = [right - gap for right, gap in zip(shares[rank], gaps)]
+            others = [other for other in ranks[:SEARCHED] if other != rank and shares[other] == contributed]
+            explanations += [(rank, f"as if rank {rank} had contributed the data of rank {other}") for other in others]
     if len(explanations) != 1:
         return None
     return explanations[0]
-
-
-def _explains_gaps(gaps: list[int], share: list[int], other: list[int]) -> bool:
-    return all(gap == right - wrong for gap, right, wrong in zip(gaps, share, other))
 
 
 def text(rank: int, turn: int) -> str:

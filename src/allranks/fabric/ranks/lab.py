@@ -15,7 +15,6 @@ from ..analysis.payloads import payload_sizes
 from ..metric_rows import WrongElement
 from . import contributions as data
 from . import payload as tensors
-from .double import TestDouble
 from .job import SLACK, SuiteJob
 from .options import Options
 from .payload import Pattern
@@ -48,10 +47,9 @@ class LabGroup(NamedTuple):
 class Lab:
     """One a rank, for all tests. `size` is the largest payload in bytes; `nodes` are the ranks of each node."""
 
-    def __init__(self, job: SuiteJob, watch: Watchdog, options: Options, double: TestDouble | None) -> None:
+    def __init__(self, job: SuiteJob, watch: Watchdog, options: Options) -> None:
         self.job = job
         self.watch = watch
-        self.double = double
         self.size = options.size
         self.quick = options.quick
         self.patience = timedelta(seconds=options.timeout + SLACK)  # of process groups: the watchdog speaks first
@@ -132,35 +130,16 @@ class Lab:
         return " ".join(dtypes)
 
     def arrive(self, turn: int = 0) -> None:
-        """Tell the watchdog that a collective comes next; here the test double misbehaves."""
-        if self.double:
-            self.double.behave(self.test)
+        """Tell the watchdog that a collective comes next."""
         if self.arrived is None:
             self.arrived = self.watch.elapsed() - self.start
-        self.watch.arrive(turn)
+        self.watch.move(turn)
 
     # -- what this rank gives --------------------------------------------------------------------------
 
-    def wrong_data(self) -> str:
-        """Give what the test double wants of this test's data; empty where they are right."""
-        if self.double is None:
-            return ""
-        return self.double.data(self.test)
-
-    def posed_rank(self) -> int:
-        """Give the rank whose data this rank sends: itself, unless the test double wants another one."""
-        if self.wrong_data() == "wrong_block":
-            return (self.rank + 1) % self.world
-        return self.rank
-
     def give(self, pattern_of: Callable[[int], Pattern], count: int, dtype: str) -> torch.Tensor:
         """Make this rank's contribution from the pattern of any rank."""
-        pattern = pattern_of(self.posed_rank())
-        if self.wrong_data() == "zeros":
-            pattern = tensors.ZEROS
-        elif self.wrong_data() == "off_by_one":
-            pattern = pattern.plus(1)
-        return tensors.build(pattern, count, dtype, self.device)
+        return tensors.build(pattern_of(self.rank), count, dtype, self.device)
 
     def give_moved(self, turn: int, count: int, dtype: str) -> torch.Tensor:
         """Make what is carried as it is."""
@@ -197,7 +176,7 @@ class Lab:
 
     def check_moved(self, result: torch.Tensor, source: int, turn: int, dtype: str, shift: int = 0) -> None:
         """Check a block that a rank sent, from a place on."""
-        self.check(result, tensors.moved(source, turn, self.modulus(dtype)).shifted(shift), turn, dtype, source)
+        self.check(result, tensors.moved(source, turn, self.modulus(dtype), shift), turn, dtype, source)
 
     def check_blocks(self, blocks: Sequence[torch.Tensor], turn: int, dtype: str, group: LabGroup) -> None:
         """Check a block of each rank."""
@@ -219,11 +198,6 @@ class Lab:
         if self.difference and self.difference.source is None:
             self.difference = None  # this one says more
         self.note(turn, f"{dtype} sum", *wrong, source=culprit[0], words=culprit[1])
-
-    def check_max(self, result: torch.Tensor, group: LabGroup, turn: int, dtype: str) -> None:
-        """Check a maximum."""
-        expected = data.reduced(max, group.ranks, turn, self.modulus(dtype, len(group.ranks)))
-        self.check(result, tensors.repeated(expected), turn, f"{dtype} max")
 
     def check_object(self, result: object, expected: object, turn: int, source: int) -> None:
         """Check a string or another object."""

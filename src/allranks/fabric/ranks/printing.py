@@ -7,15 +7,16 @@ import re
 import threading
 from collections.abc import Sequence
 
+import torch
+
 from allranks.protocol.codec import encode, write_json
 from allranks.text import count_of, first_line, format_size_option
 
 from ..metric_rows import CollectiveRow, FirstFailure, Row, SuiteEndRow, SuiteHang
-from . import double
 from .job import SuiteJob
 from .lab import Lab
 from .options import Options
-from .process_group import ProcessGroup, nccl_version
+from .process_group import ProcessGroup
 from .watchdog import HANG
 
 STACKS_SHOWN = 8
@@ -58,11 +59,6 @@ class SuiteReport:
         """Note what is going to be tested, of all that could be."""
         self.planned = names
         self.left_out = [name for name in every if name not in names]
-
-    def note_refusal(self) -> None:
-        """Say at once that payloads are smaller than asked for."""
-        if self.group.refusal:
-            self.say(f"note: {self.group.refusal}")
 
     def add(self, row: CollectiveRow, show: bool = True) -> None:
         """Note the end of a test."""
@@ -117,16 +113,19 @@ class SuiteReport:
             lines.append(f"payloads: {' to '.join(ends)} a rank")
         if lab.dtypes:
             lines.append(f"types: {', '.join(lab.dtypes)}")
-        lines.append(f"interfaces: {', '.join(map(_describe_variable, INTERFACES))}")
+        values = {name: os.environ.get(name) for name in INTERFACES}
+        settings = [f"{name}={value}" if value else f"{name} not set" for name, value in values.items()]
+        lines.append(f"interfaces: {', '.join(settings)}")
         lines += self.remarks
         lines += [f"untested: {what}" for what in self._untested()]
-        if os.environ.get(double.NAME):
-            lines.append(f"not a test of this cluster: {double.NAME}={os.environ[double.NAME]} falsifies it")
         return lines
 
     def _describe_ranks(self) -> str:
         lab = self.lab
-        counts = [f"{self.group.node_name(node, ranks[0])} {len(ranks)}" for node, ranks in lab.nodes.items()]
+        facts = self.group.facts
+        names = {node: facts[ranks[0]].host for node, ranks in lab.nodes.items()}
+        names.update(enumerate(self.options.nodes))
+        counts = [f"{names[node]} {len(ranks)}" for node, ranks in lab.nodes.items()]
         shown = counts[:NODES_SHOWN]
         if len(counts) > NODES_SHOWN:
             shown.append(f"{len(counts) - NODES_SHOWN} more")
@@ -134,10 +133,11 @@ class SuiteReport:
         if counts:
             nodes = f"{count_of(len(counts), 'node')} ({', '.join(shown)})"
         parts = [f"{self.job.world} ranks", nodes]
-        if self.group.facts:
-            parts += [f"{lab.backend} on {lab.device.type}", " and ".join(self.group.versions())]
+        if facts:
+            parts += [f"{lab.backend} on {lab.device.type}", " and ".join(sorted({fact.versions for fact in facts}))]
         if lab.backend == "nccl":
-            parts.append(f"NCCL {nccl_version()}")
+            version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]  # torch gives it no types
+            parts.append(f"NCCL {'.'.join(map(str, version))}")
         return ", ".join(parts)
 
     def _untested(self) -> list[str]:
@@ -161,13 +161,6 @@ def append_row(path: str, row: Row) -> None:
     if path:
         with open(path, "ab") as file:
             file.write(write_json(encode(row)) + b"\n")
-
-
-def _describe_variable(name: str) -> str:
-    value = os.environ.get(name)
-    if not value:
-        return f"{name} not set"
-    return f"{name}={value}"
 
 
 def collective_line(row: CollectiveRow) -> str:

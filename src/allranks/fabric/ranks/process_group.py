@@ -32,24 +32,15 @@ MEMORY_GROUPS = (
 
 @dataclass(frozen=True)
 class RankFacts:
-    """What the others need to know of a rank. `free`: bytes of memory; `links` by backend."""
+    """What the others need to know of a rank; `free` are bytes of memory."""
 
     node: int
     host: str
     machine: str
     free: Optional[int]
     gpu: bool
-    torch: str
-    python: str
-    links: Dict[str, NominalLink]
-
-
-@dataclass(frozen=True)
-class PayloadLimit:
-    """The largest payload that a rank has memory for, and the bytes that are free where it would lie."""
-
-    size: int
-    free: Optional[int]
+    versions: str  # of torch and Python
+    links: Dict[str, NominalLink]  # by backend
 
 
 class ProcessGroup:
@@ -82,39 +73,22 @@ class ProcessGroup:
         return f"{lab.backend}, {count_of(len(lab.nodes), 'node')}"
 
     def _limit_payloads(self, lab: Lab) -> None:
+        """Use payloads for which every rank has the memory. With Gloo the ranks of a machine share it."""
+        machines = [fact.machine for fact in self.facts]
+        sharing = [machines.count(machine) for machine in machines]
+        free = [fact.free for fact in self.facts]
+        where = ""
         if lab.backend == "nccl":
-            ranks = 1
-            free: int | None = torch.cuda.mem_get_info(lab.device)[0]
-        else:
-            ranks = self._neighbours(lab.rank)
-            free = self.facts[lab.rank].free
-        limits = self.job.exchange("sizes", PayloadLimit(largest_fitting(lab.size, ranks, free), free))
-        used, rank = min((limit.size, rank) for rank, limit in enumerate(limits))
+            sharing = [1] * lab.world
+            free = [*self.job.exchange("free", torch.cuda.mem_get_info(lab.device)[0])]
+            where = "a GPU of "
+        limits = [largest_fitting(lab.size, *shared) for shared in zip(sharing, free)]
+        used = min(limits)
         if used < lab.size:
-            where = self.facts[rank].host
-            if lab.backend == "nccl":
-                where = f"a GPU of {where}"
-            else:
-                ranks = self._neighbours(rank)
-            reason = refusal(lab.size, ranks, limits[rank].free, where)
+            rank = limits.index(used)
+            reason = refusal(lab.size, sharing[rank], free[rank], f"{where}{self.facts[rank].host}")
             self.refusal = f"{reason}, {format_size_option(used)} used instead"
         lab.size = used
-
-    def _neighbours(self, rank: int) -> int:
-        """Count the ranks that share a rank's machine: several nodes may be on one."""
-        machine = self.facts[rank].machine
-        return sum(fact.machine == machine for fact in self.facts)
-
-    def versions(self) -> list[str]:
-        """Give torch and Python, more than one where ranks differ."""
-        return sorted({f"torch {fact.torch}, Python {fact.python}" for fact in self.facts})
-
-    def node_name(self, node: int, first_rank: int) -> str:
-        """Name a node as the caller does, else by its host's name."""
-        names = self.options.nodes
-        if node < len(names):
-            return names[node]
-        return self.facts[first_rank].host
 
 
 def rank_facts(job: SuiteJob, suite: str) -> RankFacts:
@@ -129,8 +103,7 @@ def rank_facts(job: SuiteJob, suite: str) -> RankFacts:
         machine=read_file(BOOT_ID).strip() or job.hostname,
         free=free,
         gpu=torch.cuda.is_available() and dist.is_nccl_available(),
-        torch=str(torch.__version__),
-        python=platform.python_version(),
+        versions=f"torch {torch.__version__}, Python {platform.python_version()}",
         links={backend: nominal_link(backend, os.environ, job.host) for backend in backends},
     )
 
@@ -145,11 +118,3 @@ def choose_backend(wanted: str, gpus: list[bool]) -> str:
         see = plural(len(without), "sees", "see")
         raise Unusable(f"{format_ranks(without)} {see} no GPU that NCCL can use, {others}")
     return "nccl"
-
-
-def nccl_version() -> str:
-    """Give the version of NCCL that torch brings."""
-    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]  # torch gives it no types
-    if isinstance(version, tuple):
-        return ".".join(map(str, version))
-    return str(version)

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import torch.distributed as dist
 
-from ..analysis.agreement import RankVerdict, agree
+from ..analysis.agreement import END, RankVerdict, agree
 from ..metric_rows import CollectiveRow
 from . import process_group
-from .double import TestDouble
 from .job import SuiteJob
 from .lab import Lab, NotSupported, Test, Unusable
 from .options import Options
@@ -24,11 +23,11 @@ PASSED = 0
 class Runner:
     """One a rank."""
 
-    def __init__(self, job: SuiteJob, options: Options, double: TestDouble | None) -> None:
+    def __init__(self, job: SuiteJob, options: Options) -> None:
         self.job = job
         self.options = options
         self.watch = Watchdog(job)
-        self.lab = Lab(job, self.watch, options, double)
+        self.lab = Lab(job, self.watch, options)
         self.group = ProcessGroup(job, options)
         self.report = SuiteReport(job, options, self.group, self.lab)
         self.number = 0
@@ -39,7 +38,8 @@ class Runner:
         """Make the process group and run the tests, of `every` one that there is, until it cannot be used."""
         self.report.plan(list(tests), every)
         self._add(process_group.NAME, self.group.make, True)
-        self.report.note_refusal()
+        if self.group.refusal:
+            self.report.say(f"note: {self.group.refusal}")
         for name, test in tests.items():
             if self.intact:
                 self._add(name, test, show_passed)
@@ -55,7 +55,7 @@ class Runner:
         self.watch.begin(number, name, self.options.timeout)
         self.lab.begin(name)
         verdict = self._verdict(test)
-        self.watch.finish(verdict.reason if verdict.status == "error" else "")
+        self.watch.move(END, verdict.reason if verdict.status == "error" else "")
         verdicts = self.job.collect(f"verdict/{number}", verdict)
         row = self.job.announce(f"result/{number}", CollectiveRow, agree(name, verdicts) if verdicts else None)
         self.watch.end()
@@ -71,11 +71,8 @@ class Runner:
             self.lab.settle()
             if self.lab.difference:
                 status = "fail"
-        except NotSupported as error:
-            status = "skip"
-            reason = str(error)
-        except Unusable as error:
-            status = "error"
+        except (NotSupported, Unusable) as error:
+            status = "skip" if isinstance(error, NotSupported) else "error"
             reason = str(error)
         except Exception as error:  # whatever the backend raises: the others wait for this rank's verdict
             status = "error"

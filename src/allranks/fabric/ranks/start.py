@@ -11,7 +11,6 @@ from typing import TypeVar
 from . import bandwidth
 from . import pairs_suite as pairs
 from .cases import QUICK, TESTS
-from .double import NAME, double_of
 from .job import STORE_ERRORS, SuiteJob
 from .options import Options
 from .printing import describe_error
@@ -23,14 +22,13 @@ T = TypeVar("T")
 
 def start(options: Options) -> int:
     """Run a suite and give the exit code; raise ValueError for wrong usage."""
-    double = double_of(os.environ.get(NAME, ""), int(os.environ["RANK"]))
     run = _suite(options)
     job = _join(options)
     if job is None:
         return HANG
     if options.suite == "pairs":
         return pairs.run(job, options)
-    runner = Runner(job, options, double)
+    runner = Runner(job, options)
     try:
         run(runner)
         code = runner.finish()

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from allranks.text import error_line
 
-from ..analysis.agreement import BEFORE, END, NOWHERE, describe_hang, silent_ranks, split_arrived
+from ..analysis.agreement import BEFORE, NOWHERE, describe_hang, silent_ranks, split_arrived
 from ..metric_rows import SuiteHang, SuitePlace
 from .job import SLACK, STORE_ERRORS, SuiteJob, is_set, put, take
 
@@ -79,19 +79,11 @@ class Watchdog(threading.Thread):
         self.gave_up = 0.0
         self.renew()
         self.watching = True
-        self._move(BEFORE)
+        self.move(BEFORE)
 
     def renew(self) -> None:
         """Start the limit again."""
         self.began = time.monotonic()
-
-    def arrive(self, turn: int) -> None:
-        """Note that a collective comes next."""
-        self._move(turn)
-
-    def finish(self, error: str = "") -> None:
-        """Note that all collectives of the test are done or have failed; the agreement is still watched."""
-        self._move(END, error)
 
     def end(self) -> None:
         """Note that the verdict is there."""
@@ -121,7 +113,8 @@ class Watchdog(threading.Thread):
             print(f"allranks: {self.name_of_test}: {text}", file=sys.stderr, flush=True)
         leave(HANG)
 
-    def _move(self, turn: int, error: str = "") -> None:
+    def move(self, turn: int, error: str = "") -> None:
+        """Note that a round comes next; END: all are done or have failed, and the agreement is still watched."""
         self.place = SuitePlace(self.test, turn, round(self.elapsed(), 3), 0, error)
         with contextlib.suppress(BlockingIOError):  # enough wake-ups are waiting
             os.write(self.writer, b"\0")
@@ -141,7 +134,9 @@ class Watchdog(threading.Thread):
     def _watch(self) -> None:
         while True:
             if self._wait(BEAT):
-                self._end_on_signal()
+                if not self.watching:
+                    leave(TERMINATED)
+                self._expire("ended by SIGTERM, which launchers send when a rank has ended", TERMINATED)
             try:
                 self._publish()
                 if self.watching and not self.gave_up and is_set(self.store, f"error/{self.test}"):
@@ -175,11 +170,6 @@ class Watchdog(threading.Thread):
         put(self.store, f"place/{self.job.rank}", replace(self.place, beat=beat))
         if self.place.error:
             self.store.set(f"error/{self.place.test}", "1")
-
-    def _end_on_signal(self) -> None:
-        if not self.watching:
-            leave(TERMINATED)
-        self._expire("ended by SIGTERM, which launchers send when a rank has ended", TERMINATED)
 
     def _expire(self, reason: str, code: int) -> None:
         reason += self.part

@@ -28,7 +28,8 @@ def _sequences(rank: int) -> range:
     return range(rank * SEQUENCES, (rank + 1) * SEQUENCES)
 
 
-def _texts(rank: int, turn: int) -> list[str]:
+def texts_of(rank: int, turn: int) -> list[str]:
+    """Give the strings of a rank in a round."""
     return [data.text(sequence, turn) for sequence in _sequences(rank)]
 
 
@@ -37,17 +38,13 @@ def _record(texts: list[str], rank: int, turn: int) -> Record:
     return {"texts": texts, "tokens": tokens, "rank": rank}
 
 
-def _give_record(lab: Lab, turn: int) -> Record:
-    texts = _texts(lab.posed_rank(), turn)
-    if lab.wrong_data() == "zeros":
-        texts = [""] * SEQUENCES
-    elif lab.wrong_data() == "off_by_one":
-        texts = [text + "x" for text in texts]
-    return _record(texts, lab.rank, turn)
+def give_record(lab: Lab, turn: int) -> Record:
+    """Make what this rank gives."""
+    return _record(texts_of(lab.rank, turn), lab.rank, turn)
 
 
 def _check_record(lab: Lab, record: object, source: int, turn: int) -> None:
-    expected = _texts(source, turn)
+    expected = texts_of(source, turn)
     texts = record.get("texts") if isinstance(record, dict) else None
     if isinstance(texts, list) and len(texts) == SEQUENCES:
         for text, right in zip(texts, expected):
@@ -68,7 +65,7 @@ def _gather_object(lab: Lab, turn: int) -> None:
     records: list[object] = []
     if lab.rank == 0:
         records = [None] * lab.world
-    dist.gather_object(_give_record(lab, turn), records or None, 0)
+    dist.gather_object(give_record(lab, turn), records or None, 0)
     for source, record in enumerate(records):
         _check_record(lab, record, source, turn)
 
@@ -78,7 +75,7 @@ def all_gather_object(lab: Lab) -> str:
     for turn in range(TURNS):
         lab.arrive(turn)
         records: list[object] = [None] * lab.world
-        dist.all_gather_object(records, _give_record(lab, turn))
+        dist.all_gather_object(records, give_record(lab, turn))
         for source, record in enumerate(records):
             _check_record(lab, record, source, turn)
     return f"{TURNS} rounds, strings and lists of different lengths"

@@ -12,6 +12,7 @@ from allranks.text import format_size_option
 from .. import contributions as data
 from ..job import is_set
 from ..lab import Lab, NotSupported
+from ..payload import repeated
 from .rounds import (
     ALL_GATHER,
     DTYPES,
@@ -78,7 +79,8 @@ def _all_reduce(lab: Lab, dtype: str) -> None:
         sum_round(lab, turn, count, dtype, lab.everyone)
         buffer = lab.give_shared(turn, count, dtype, lab.world)
         dist.all_reduce(buffer, dist.ReduceOp.MAX)
-        lab.check_max(buffer, lab.everyone, turn, dtype)
+        expected = data.reduced(max, lab.everyone.ranks, turn, lab.modulus(dtype, lab.world))
+        lab.check(buffer, repeated(expected), turn, f"{dtype} max")
 
 
 def broadcast(lab: Lab) -> str:
