@@ -63,7 +63,7 @@ def only(judgement: Judgement) -> Finding:
 @pytest.mark.parametrize("count", [2, 3, 4, 8, 9])
 def test_nothing_is_at_fault(count: int) -> None:
     first = measured(count, {})
-    assert retest(first) == [] and judge(first).ok and judge(first).remarks == []
+    assert retest(first) == [] and judge(first).findings == judge(first).remarks == []
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 8])
@@ -114,7 +114,8 @@ def test_with_two_nodes_only_the_link_can_be_named() -> None:
     assert "do not show which end" in item.message and "from h1" in item.message
     dead = only(steady(measured(2, {("h1", "h2"): "timed out"})))
     assert dead.id == "link-dead"
-    assert judge(measured(2, both([("h1", "h2")], SLOW))).ok, "nothing to compare with, and no floor was asked for"
+    quiet = measured(2, both([("h1", "h2")], SLOW))
+    assert judge(quiet).findings == [], "nothing to compare with, and no floor was asked for"
 
 
 def test_several_culprits() -> None:
@@ -163,7 +164,7 @@ def test_half_the_rate_is_seen_in_a_quiet_cluster() -> None:
 
 def test_floors() -> None:
     first = measured(4, {})
-    assert steady(first, Floors(bandwidth=100e6, latency=1e-3)).ok
+    assert steady(first, Floors(bandwidth=100e6, latency=1e-3)).findings == []
     item = only(steady(first, Floors(bandwidth=200e6)))
     assert item.id == "network-slow" and "asked for 1.6 Gbit/s" in item.message
     assert only(steady(measured(2, {}), Floors(latency=50e-6))).id == "link-slow"
@@ -181,7 +182,7 @@ def test_one_noisy_sample_is_no_alarm() -> None:
     assert pairs.count(("h1", "h3")) == TIMES and pairs.count(("h2", "h6")) == TIMES
     again = [Measurement(a, b, 9, GOOD, GOOD) for a, b in pairs]
     found = judge(first, again)
-    assert found.ok and len(found.remarks) == 2 and "passed when measured again" in found.remarks[0]
+    assert found.findings == [] and len(found.remarks) == 2 and "passed when measured again" in found.remarks[0]
 
 
 def test_what_passed_at_first_is_not_blamed_for_being_a_control() -> None:
@@ -205,7 +206,7 @@ def test_a_suspect_that_was_not_measured_again_is_unknown() -> None:
 def test_a_node_whose_re_test_passes_is_not_blamed_for_the_rest() -> None:
     first = measured(16, both([("h2", h) for h in names(16) if h != "h2"], SLOW))
     again = [Measurement(a, b, 20, GOOD, GOOD) for a, b in retest(first)]
-    assert judge(first, again).ok
+    assert judge(first, again).findings == []
 
 
 # -- simulated clusters ----------------------------------------------------------------------------
@@ -270,7 +271,7 @@ def test_a_link_row_survives_json() -> None:
 
 def test_a_figure_that_is_missing_or_absurd_is_left_out() -> None:
     for way in (Way(), Way(0.0, 0.0, 0.0), Way(float("inf"), float("nan"), -1.0)):
-        assert judge(measured(4, both([("h1", "h2")], way))).ok
+        assert judge(measured(4, both([("h1", "h2")], way))).findings == []
 
 
 def test_heatmap() -> None:

@@ -35,11 +35,6 @@ WORST_FIRST = (DEAD, *reversed(LEVELS), NONE)
 Grid = Dict[Tuple[str, str], Level]  # by the node that sends and the one that receives
 
 
-def level_of(ratio: float) -> Level:
-    """Find the level of a ratio to the usual value, 1 being usual and less being worse."""
-    return next(level for level in LEVELS if ratio >= level.least)
-
-
 def _level(state: CellState, usual: Norms, start: str) -> Level:
     norm = usual.get(BANDWIDTH.name)
     value = state.value(BANDWIDTH, start)
@@ -47,7 +42,7 @@ def _level(state: CellState, usual: Norms, start: str) -> Level:
         return DEAD
     if value is None or norm is None:
         return NONE
-    return level_of(value / norm.usual)
+    return next(level for level in LEVELS if value / norm.usual >= level.least)
 
 
 def _worst_nodes(squares: Grid, nodes: Sequence[str]) -> list[str]:

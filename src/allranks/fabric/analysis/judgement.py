@@ -39,11 +39,6 @@ class Judgement:
     norms: Norms
     cells: Mapping[Cell, CellState]
 
-    @property
-    def ok(self) -> bool:
-        """Tell whether nothing is at fault."""
-        return not self.findings
-
 
 @dataclass(frozen=True)
 class Pass:
@@ -52,10 +47,6 @@ class Pass:
     cells: Mapping[Cell, CellState]
     bad: Mapping[Cell, Sequence[Symptom]]
     culprits: Sequence[Culprit]
-
-
-def _blame(cells: Mapping[Cell, CellState], bad: Mapping[Cell, Sequence[Symptom]]) -> Pass:
-    return Pass(cells, bad, explain(cells, bad))
 
 
 def _bad_cells(cells: Mapping[Cell, CellState], usual: Norms, floors: Floors) -> dict[Cell, list[Symptom]]:
@@ -69,8 +60,8 @@ def _bad_cells(cells: Mapping[Cell, CellState], usual: Norms, floors: Floors) ->
 
 def _first_pass(measurements: Sequence[Measurement], floors: Floors) -> Pass:
     cells = states(measurements)
-    usual = norms(cells)
-    return _blame(cells, _bad_cells(cells, usual, floors))
+    bad = _bad_cells(cells, norms(cells), floors)
+    return Pass(cells, bad, explain(cells, bad))
 
 
 # -- the re-test ---------------------------------------------------------------------------------------
@@ -153,21 +144,23 @@ def _settled(first: Pass, retested: Mapping[Cell, CellState], bad_again: Mapping
     does. What only a control of the re-test shows was no suspicion.
     """
     cells = {**first.cells, **retested}
+    measured = set(nodes_of(retested))
     bad = {}
     for cell, signs in first.bad.items():
         if cell in bad_again or cell not in retested:
             bad[cell] = bad_again.get(cell, signs)
     while True:
-        both = _blame(cells, bad)
+        culprits = explain(cells, bad)
         refuted = {
             cell
-            for culprit in both.culprits
-            if not _is_confirmed(culprit, retested) and _is_measured(culprit, retested)
+            for culprit in culprits
+            # Something of it was measured again: what is left unconfirmed passed.
+            if not _is_confirmed(culprit, retested) and not measured.isdisjoint(culprit.nodes)
             for cell in culprit.cells
             if cell not in retested
         }
         if not refuted:
-            return both
+            return Pass(cells, bad, culprits)
         bad = {cell: signs for cell, signs in bad.items() if cell not in refuted}
 
 
@@ -177,12 +170,6 @@ def _is_confirmed(culprit: Culprit, retested: Collection[Cell]) -> bool:
     if culprit.kind == "link":
         return bool(again.cells)
     return again.bad_share() >= NODE_SHARE
-
-
-def _is_measured(culprit: Culprit, retested: Collection[Cell]) -> bool:
-    """Tell whether something of it was measured again: then what is left unconfirmed passed."""
-    nodes = nodes_of(retested)
-    return bool(nodes) and (not culprit.nodes or not set(nodes).isdisjoint(culprit.nodes))
 
 
 def _facts(culprit: Culprit, both: Pass, usual: Norms, addresses: Mapping[str, str]) -> SentenceFacts:

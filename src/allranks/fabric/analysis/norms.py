@@ -16,7 +16,7 @@ from typing import Mapping, Tuple
 
 from allranks.text import format_bit_rate, format_time, group
 
-from ..metric_rows import Cell, Measurement, Way
+from ..metric_rows import Cell, Measurement
 
 MAD_TO_SIGMA = 1.4826
 MIN_SPREAD = 0.09  # of the logarithm: a handful of samples can agree by chance
@@ -103,18 +103,11 @@ def _state(cell: Cell, samples: Sequence[Measurement]) -> CellState:
     for sample in samples:
         for start in cell:
             for metric in METRICS:
-                value = _value(sample.way(start), metric)
-                if value is not None and not sample.dead:
+                value: float | None = getattr(sample.way(start), metric.name)
+                if value is not None and 0 < value < math.inf and not sample.dead:
                     values.setdefault((metric.name, start), []).append(value)
     medians = {key: median(samples_of_way) for key, samples_of_way in values.items()}
     return CellState(cell, len(samples), len(reasons), ["", *reasons][-1], medians)
-
-
-def _value(way: Way, metric: Metric) -> float | None:
-    value: float | None = getattr(way, metric.name)
-    if value is None or not 0 < value < math.inf:
-        return None
-    return value
 
 
 @dataclass(frozen=True)

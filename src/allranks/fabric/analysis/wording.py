@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -37,16 +37,12 @@ class SentenceFacts:
     addresses: Mapping[str, str]
     alone: bool
 
-    def dead(self) -> list[CellState]:
-        """Give the cells through which nothing went."""
-        return [state for state in self.states if state.is_dead]
-
 
 def finding(facts: SentenceFacts) -> Finding:
     """Make the finding about a confirmed culprit: dead rather than slow where most of its cells are."""
     kind = "network" if facts.culprit.kind == "all" else facts.culprit.kind
     extent = _extent(facts.culprit)
-    dead = facts.dead()
+    dead = [state for state in facts.states if state.is_dead]
     slow_count = len(facts.states) - len(dead)
     if len(dead) > slow_count:
         what = "dead"
@@ -56,7 +52,7 @@ def finding(facts: SentenceFacts) -> Finding:
         what = "slow"
         more = f" ({len(dead)} more are dead)" if dead else ""
         detail = ", ".join(filter(None, (_figure(facts, metric) for metric in METRICS)))
-    message = f"{_subject(facts)} is {what}{extent}{more}: {detail}{_note(facts)}"
+    message = f"{_subject(facts.culprit)} is {what}{extent}{more}: {detail}{_note(facts)}"
     return Finding(
         f"{kind}-{what}",
         "fail",
@@ -77,10 +73,7 @@ def unconfirmed(facts: SentenceFacts) -> Finding:
 
 def passed_again(culprit: Culprit) -> str:
     """Write the remark about a suspect that passed."""
-    name = "–".join(culprit.nodes)
-    if culprit.kind == "all":
-        name = "the network"
-    return f"{name} was out of the norm at first and passed when measured again"
+    return f"{_subject(culprit)} was out of the norm at first and passed when measured again"
 
 
 def _where(facts: SentenceFacts) -> Where:
@@ -90,8 +83,7 @@ def _where(facts: SentenceFacts) -> Where:
     return Where(node=nodes[0], nodes=nodes if len(nodes) > 1 else ())
 
 
-def _subject(facts: SentenceFacts) -> str:
-    culprit = facts.culprit
+def _subject(culprit: Culprit) -> str:
     if culprit.kind == "all":
         return f"the network between all {len(culprit.nodes)} nodes"
     if culprit.kind == "link":
@@ -110,13 +102,11 @@ def _extent(culprit: Culprit) -> str:
 
 def _note(facts: SentenceFacts) -> str:
     """Write what tells a link from a node."""
-    if facts.culprit.kind != "link":
-        return ""
-    if len(facts.nodes) == 2:
+    if facts.culprit.kind == "link" and len(facts.nodes) == 2:
         return ". Two nodes do not show which end is at fault: test with a third"
-    if not facts.alone:
-        return ""
-    return ". Both nodes pass with all others"
+    if facts.culprit.kind == "link" and facts.alone:
+        return ". Both nodes pass with all others"
+    return ""
 
 
 def _figure(facts: SentenceFacts, metric: Metric) -> str:
@@ -138,13 +128,11 @@ def _direction(culprit: Culprit, starts: Sequence[str]) -> str:
     one_start = len(set(starts)) == 1
     if culprit.kind == "link" and one_start:
         return f" from {starts[0]}"
-    if culprit.kind != "node" or len(starts) < 2:
-        return ""
-    if culprit.nodes[0] not in starts:
+    if culprit.kind == "node" and culprit.nodes[0] not in starts and len(starts) > 1:
         return " receiving"
-    if not one_start:
-        return ""
-    return " sending"
+    if culprit.kind == "node" and one_start and len(starts) > 1:
+        return " sending"
+    return ""
 
 
 # -- what to do ----------------------------------------------------------------------------------------
@@ -162,15 +150,15 @@ def _remedy(facts: SentenceFacts) -> str:
         route = _ssh(node, "; ".join((f"ip route get {address}", f"ping -c 20 -i 0.2 {address}", INSPECT)))
         other = _ssh(peer, INSPECT)
         return f"check the path and both firewalls, then cable and switch port:\n{route}\n{other}"
-    others = natural(name for name in facts.nodes if name != node)
+    others = sorted(set(facts.nodes) - {node}, key=natural)
     if len(others) < NAMED:
         return f"go on without it with --hosts {','.join(others)}, and check it: {command}"
     return f"leave {node} out of the hosts, and check it: {command}"
 
 
-def natural(names: Iterable[str]) -> list[str]:
-    """Sort h2 before h10."""
-    return sorted(names, key=lambda name: [(len(part) * part.isdecimal(), part) for part in re.split(r"(\d+)", name)])
+def natural(name: str) -> list[tuple[int, str]]:
+    """Give a key that sorts h2 before h10."""
+    return [(len(part) * part.isdecimal(), part) for part in re.split(r"(\d+)", name)]
 
 
 def _ssh(node: str, line: str) -> str:

@@ -86,7 +86,9 @@ def nominal_link(backend: str, env: Mapping[str, str], host: str) -> NominalLink
             return NominalLink(count_of(len(ports), "active InfiniBand port"), sum(ports))
     pattern = env.get(f"{backend.upper()}_SOCKET_IFNAME", "")
     if not pattern:
-        name = _interface_towards(host)
+        name = ""
+        with contextlib.suppress(OSError):
+            name = interface_of(address_towards(host))
     elif backend == "nccl":
         name = matching_interface(pattern, [name for _, name in socket.if_nameindex()])
     else:
@@ -97,13 +99,6 @@ def nominal_link(backend: str, env: Mapping[str, str], host: str) -> NominalLink
     if not speed.isdecimal() or int(speed) == 0:
         return NominalLink(f"the rate of {name} is not readable ({NET}/{name}/speed says {speed or 'nothing'})", 0.0)
     return NominalLink(name, int(speed) * MEGABIT)
-
-
-def _interface_towards(host: str) -> str:
-    try:
-        return interface_of(address_towards(host))
-    except OSError:
-        return ""
 
 
 def active_ports() -> Iterator[float]:

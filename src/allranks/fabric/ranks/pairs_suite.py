@@ -27,7 +27,7 @@ from ..analysis.judgement import Judgement, judge, retest
 from ..analysis.norms import Floors
 from ..analysis.rates import quantile
 from ..analysis.schedule import Pair, Round, coverage_note, packed, rounds
-from ..metric_rows import LinkRow, Measurement, Row, SuiteEndRow, Way
+from ..metric_rows import LinkRow, Measurement, SuiteEndRow, Way
 from . import local_links as interfaces
 from . import nccl_wire as nccl
 from . import wire
@@ -253,12 +253,8 @@ class Leader:
             figures = self._measure(setup, number, task)
         except (DeadLink, OSError) as error:
             return SideFigures(dead=str(error))
-        answer = SideFigures()
-        if figures.rates:
-            answer = replace(answer, rate=median(figures.rates))
-        if figures.trips:
-            answer = replace(answer, latency=median(figures.trips), tail=quantile(figures.trips, 0.99))
-        return answer
+        rate = median(figures.rates) if figures.rates else None
+        return SideFigures(median(figures.trips), quantile(figures.trips, 0.99), rate)
 
     def _measure(self, setup: Setup, number: int, task: PairTask) -> Figures:
         leads = self.job.node == task.a
@@ -320,11 +316,9 @@ class Coordinator:
         again = self._measure_again(first)
         addresses = {self.nodes[node]: facts.address for node, facts in self.setup.leaders.items()}
         judgement = judge(self._as_lost(first), self._as_lost(again), self.floors, addresses)
-        code = 0
-        if any(finding.status == "fail" for finding in judgement.findings):
-            code = BROKEN
+        code = BROKEN if any(finding.status == "fail" for finding in judgement.findings) else 0
         self._report(judgement, bool(first))
-        self._write(SuiteEndRow("pairs", code == 0, code, findings=tuple(judgement.findings)))
+        append_row(self.options.out, SuiteEndRow("pairs", code == 0, code, findings=tuple(judgement.findings)))
         self._dismiss(code)
         return code
 
@@ -339,9 +333,7 @@ class Coordinator:
             if facts is not None:
                 leaders[node] = facts
         gpu = self.options.backend != "gloo" and all(facts.gpu for facts in leaders.values())
-        plan = wire.FULL
-        if self.options.quick:
-            plan = wire.QUICK
+        plan = wire.QUICK if self.options.quick else wire.FULL
         self.limit = limit_of(self.options, gpu)
         self.setup = Setup(leaders, secrets.token_hex(16), gpu, plan)
         self.board.write("setup", self.setup)
@@ -376,10 +368,10 @@ class Coordinator:
                 answers[name] = self._read(f"figures/{number}/{node}", SideFigures, name, until) or SideFigures()
         rows = [self._row(pair, number, answers, again) for pair in pairs]
         for row in rows:
-            self._write(row)
+            append_row(self.options.out, row)
             if row.dead:
                 self.impaired.update((row.a, row.b))
-        self._say(f"{title}: {describe(rows)}")
+        say(f"{title}: {describe(rows)}")
         return rows
 
     def _row(self, pair: Pair, number: int, answers: dict[str, SideFigures], again: bool) -> LinkRow:
@@ -400,7 +392,7 @@ class Coordinator:
         schedule = packed(retest(self._as_lost(first), self.floors))
         if schedule:
             count = len({pair for pairs in schedule for pair in pairs})
-            self._say(f"measuring again what is out of the norm: {count} pairs")
+            say(f"measuring again what is out of the norm: {count} pairs")
         dead_at_first = {row.cell() for row in first if row.dead}
         rows: list[LinkRow] = []
         for at, pairs in enumerate(schedule, 1):
@@ -409,16 +401,9 @@ class Coordinator:
                 rows += self._measure(open_pairs, f"again {at}/{len(schedule)}", again=True)
         return rows
 
-    def _as_lost(self, rows: Sequence[LinkRow]) -> list[Measurement]:
+    def _as_lost(self, rows: Sequence[LinkRow]) -> list[LinkRow]:
         """Give the rows as they count at the end: of a node that is lost meanwhile, every link is dead."""
-        result: list[Measurement] = []
-        for row in rows:
-            reason = self._reason_lost((row.a, row.b))
-            if reason:
-                result.append(Measurement(row.a, row.b, row.round, dead=reason))
-            else:
-                result.append(row)
-        return result
+        return [replace(row, dead=self._reason_lost((row.a, row.b)) or row.dead) for row in rows]
 
     def _dismiss(self, code: int) -> None:
         """Tell all, and stay until they have read it: the store may end with this process."""
@@ -444,32 +429,31 @@ class Coordinator:
         parts = [f"{counts}, about {max(1, round(seconds))} s", path, coverage_note(len(self.nodes))]
         if left_out:
             parts.append(f"{left_out} pairs known as dead are left out")
-        self._say("; ".join(filter(None, parts)))
+        say("; ".join(filter(None, parts)))
         for reason in self.lost.values():
-            self._say(f"{reason} within {START:g} s")
+            say(f"{reason} within {START:g} s")
 
     def _report(self, judgement: Judgement, any_pair: bool) -> None:
         if not any_pair:
-            self._say("no pair to measure")
+            say("no pair to measure")
             return
         for finding in judgement.findings:
-            self._say(f"{finding.status.upper()} {finding.message}\n     {finding.remedy}")
+            say(f"{finding.status.upper()} {finding.message}\n     {finding.remedy}")
         for remark in judgement.remarks:
-            self._say(f"note: {remark}")
-        self._say(heatmap(judgement.cells, judgement.norms, self.nodes))
+            say(f"note: {remark}")
+        say(heatmap(judgement.cells, judgement.norms, self.nodes))
         if judgement.findings:
-            self._say(judgement.findings[0].message)
+            say(judgement.findings[0].message)
         elif self.options.dead:
             dead = ", ".join("–".join(pair) for pair in self.options.dead)
-            self._say(f"all links that were measured passed. Dead before: {dead}")
+            say(f"all links that were measured passed. Dead before: {dead}")
         else:
-            self._say("ALL LINKS PASSED!")
+            say("ALL LINKS PASSED!")
 
-    def _say(self, text: str) -> None:
-        print(text, flush=True)
 
-    def _write(self, row: Row) -> None:
-        append_row(self.options.out, row)
+def say(text: str) -> None:
+    """Print at once."""
+    print(text, flush=True)
 
 
 def _stays_dead(pair: Pair, dead_at_first: set[Pair], again: Sequence[LinkRow]) -> bool:
