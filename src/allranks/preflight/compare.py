@@ -4,22 +4,7 @@ from __future__ import annotations
 
 import shlex
 from functools import partial
-from typing import (
-    Callable,
-    Dict,
-    Generic,
-    Hashable,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-    Type,
-    TypeVar,
-    Union,
-)
+from typing import Callable, Generic, Hashable, Iterable, Iterator, Mapping, Sequence, TypeVar
 
 from allranks.findings import Finding, Where, unset
 from allranks.protocol.codec import decode
@@ -41,13 +26,13 @@ LISTED = 8  # nodes in evidence, values in a sentence
 # -- what was collected ----------------------------------------------------------------------------
 
 
-def collected(facts_by_node: Nodes, check: str, kind: Type[Kind]) -> Dict[str, Kind]:
+def collected(facts_by_node: Nodes, check: str, kind: type[Kind]) -> dict[str, Kind]:
     """Decode what a check collected, without the nodes where it is absent or empty. Raise DecodeError.
 
     What nodes have alike is one object, and is decoded once.
     """
     values = {}
-    decoded: Dict[int, Kind] = {}
+    decoded: dict[int, Kind] = {}
     for node, facts in facts_by_node.items():
         value = facts.get(check)
         if value and not facts.error(check):
@@ -60,7 +45,7 @@ def collected(facts_by_node: Nodes, check: str, kind: Type[Kind]) -> Dict[str, K
 # -- findings --------------------------------------------------------------------------------------
 
 
-def place(nodes: Sequence[str], gpu: Optional[int] = None, interface: Optional[str] = None) -> Where:
+def place(nodes: Sequence[str], gpu: int | None = None, interface: str | None = None) -> Where:
     """Make the place of a finding about several nodes; the first stands for all."""
     several = nodes if len(nodes) > 1 else ()
     return Where(node=nodes[0], nodes=tuple(several), gpu=gpu, interface=interface)
@@ -69,12 +54,12 @@ def place(nodes: Sequence[str], gpu: Optional[int] = None, interface: Optional[s
 def fail_if(
     fails: bool,
     label: str,
-    nodes: Union[str, Sequence[str]],
+    nodes: str | Sequence[str],
     message: str,
     remedy: str = "",
     evidence: Iterable[str] = (),
-    gpu: Optional[int] = None,
-    interface: Optional[str] = None,
+    gpu: int | None = None,
+    interface: str | None = None,
 ) -> Finding:
     """Make a failure of one or several nodes, else a warning; `label` is a cause of failure or the check's own ID."""
     where = place([nodes] if isinstance(nodes, str) else nodes, gpu, interface)
@@ -96,7 +81,7 @@ def unknown(check: str, nodes: Sequence[str], message: str, remedy: str = "") ->
     return Finding(check, "unknown", message, remedy, place(nodes))
 
 
-def nodes_of(where: Where) -> Tuple[str, ...]:
+def nodes_of(where: Where) -> tuple[str, ...]:
     """List all nodes that a finding is about."""
     return where.nodes or tuple(node for node in (where.node, where.peer) if node is not None)
 
@@ -123,14 +108,14 @@ def lack(absent: Sequence[str], fine: Sequence[str], what: str) -> str:
     return f"{who(absent)} no {what}{others(fine)}"
 
 
-def and_so_for(nodes: List[str]) -> str:
+def and_so_for(nodes: list[str]) -> str:
     """Write what stands behind a command for the first of several nodes."""
     if nodes:
         return f" (and so for {join_names(nodes)})"
     return ""
 
 
-def evidence_of(nodes: Iterable[str], word: Callable[[str], str]) -> List[str]:
+def evidence_of(nodes: Iterable[str], word: Callable[[str], str]) -> list[str]:
     """Write a line for each node, few of many: `h3: 12 s`."""
     return [f"{node}: {word(node)}" for node in list(nodes)[:LISTED]]
 
@@ -191,47 +176,47 @@ def or_ship(request: Request, advice: str) -> str:
 # -- nodes by value --------------------------------------------------------------------------------
 
 
-def values_of(nodes: Mapping[str, Kind], value: Callable[[Kind], Item]) -> Dict[str, Item]:
+def values_of(nodes: Mapping[str, Kind], value: Callable[[Kind], Item]) -> dict[str, Item]:
     """Read a value of each node."""
     return {node: value(one) for node, one in nodes.items()}
 
 
-def having(nodes: Mapping[str, Kind], value: Callable[[Kind], Optional[Item]]) -> Dict[str, Item]:
+def having(nodes: Mapping[str, Kind], value: Callable[[Kind], Item | None]) -> dict[str, Item]:
     """Read a value of each node that has one: it is neither None, empty nor 0."""
     return {node: item for node, item in values_of(nodes, value).items() if item}
 
 
-def those(nodes: Mapping[str, Kind], fits: Callable[[Kind], object]) -> Dict[str, Kind]:
-    """Keep the nodes that fit."""
+def those(nodes: Mapping[Value, Kind], fits: Callable[[Kind], object]) -> dict[Value, Kind]:
+    """Keep the nodes, or other keys, that fit."""
     return {node: one for node, one in nodes.items() if fits(one)}
 
 
-def nodes_with(nodes: Mapping[Value, Kind], fits: Callable[[Kind], object]) -> List[Value]:
+def nodes_with(nodes: Mapping[Value, Kind], fits: Callable[[Kind], object]) -> list[Value]:
     """List the names of the nodes that fit."""
-    return [node for node, one in nodes.items() if fits(one)]
+    return list(those(nodes, fits))
 
 
-def by_value(values: Mapping[str, Value]) -> Dict[Value, List[str]]:
+def by_value(values: Mapping[str, Value]) -> dict[Value, list[str]]:
     """Group nodes by value, the value of most nodes first (ties: the value of the earlier node)."""
     groups = group(values, values.__getitem__)
     return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
 
 
-def alike(nodes: Mapping[str, Kind], value: Callable[[Kind], Optional[Value]]) -> Dict[Value, List[str]]:
+def alike(nodes: Mapping[str, Kind], value: Callable[[Kind], Value | None]) -> dict[Value, list[str]]:
     """Group the nodes that have a value (see `having`) by it, as `by_value` does."""
     return by_value(having(nodes, value))
 
 
-def by_item(values: Mapping[str, Mapping[Value, Item]]) -> Dict[Value, Dict[str, Item]]:
+def by_item(values: Mapping[str, Mapping[Value, Item]]) -> dict[Value, dict[str, Item]]:
     """Turn {node: {item: value}} into {item: {node: value}}; an item is a port, an interface, a path."""
-    items: Dict[Value, Dict[str, Item]] = {}
+    items: dict[Value, dict[str, Item]] = {}
     for node, of_node in values.items():
         for name, value in of_node.items():
             items.setdefault(name, {})[node] = value
     return items
 
 
-def by_entry(values: Mapping[str, Iterable[Value]]) -> Dict[Value, List[str]]:
+def by_entry(values: Mapping[str, Iterable[Value]]) -> dict[Value, list[str]]:
     """Group nodes by each entry of a list of theirs."""
     return {entry: list(nodes) for entry, nodes in by_item(values_of(values, dict.fromkeys)).items()}
 
@@ -251,11 +236,11 @@ class Difference(Generic[Value]):
 
     def __init__(
         self,
-        nodes: List[str],
-        fine: List[str],
+        nodes: list[str],
+        fine: list[str],
         rest: str = "",
-        value: Optional[Value] = None,
-        norm: Optional[Value] = None,
+        value: Value | None = None,
+        norm: Value | None = None,
     ) -> None:
         self.nodes = nodes
         self.fine = fine
@@ -264,7 +249,7 @@ class Difference(Generic[Value]):
         self.norm = norm
 
 
-def split(values: Mapping[str, Value]) -> List[Difference[Value]]:
+def split(values: Mapping[str, Value]) -> list[Difference[Value]]:
     """Find the odd nodes by their (hashable) values: one Difference for each odd value; none where all agree."""
     groups = by_value(values)
     if len(groups) < 2:
@@ -284,7 +269,7 @@ def differences(
     many: str = "have",
     subject: str = "",
     phrase: str = "{what} {value}",
-) -> List[Difference[Value]]:
+) -> list[Difference[Value]]:
     """Say who is odd: `h3 has torch 2.6.0 (the other 7 have 2.13.0)`, or all values without a majority.
 
     The value None reads `has no torch`. `one` and `many` are the verb and `phrase` what stands behind it: `h3 is at
@@ -292,10 +277,8 @@ def differences(
     Gb/s (the other 7 run at 100 Gb/s)`.
     """
 
-    def shown(value: Optional[Value]) -> str:
-        if value is None:
-            return "none"
-        return show(value)
+    def shown(value: Value | None) -> str:
+        return "none" if value is None else show(value)
 
     def sentence(odd: Difference[Value]) -> str:
         if not odd.fine:
@@ -319,13 +302,18 @@ def differences(
 
 
 def by_odd_nodes(
-    names: Iterable[str], nodes: Mapping[str, Mapping[str, str]]
-) -> Iterable[List[Difference[Optional[str]]]]:
+    names: Iterable[str],
+    nodes: Mapping[str, Mapping[str, str]],
+    show: Callable[[str | None], str] = str,
+    phrase: str = "{what} {value}",
+) -> Iterable[list[Difference[str | None]]]:
     """Compare what nodes have under each name (None: nothing); the differences of one set of odd nodes stand together.
 
-    `what` of a difference is the name.
+    `what` of a difference is the name; `show` and `phrase` are those of `differences`.
     """
-    odds = [odd for name in names for odd in differences(name, {node: one.get(name) for node, one in nodes.items()})]
+    odds: list[Difference[str | None]] = []
+    for name in names:
+        odds += differences(name, {node: one.get(name) for node, one in nodes.items()}, show, phrase=phrase)
     return group(odds, lambda odd: tuple(odd.nodes)).values()
 
 
@@ -333,7 +321,7 @@ def warn_each(
     label: str,
     odds: Iterable[Difference[Value]],
     remedy: Callable[[Difference[Value]], str],
-    interface: Optional[str] = None,
+    interface: str | None = None,
 ) -> Findings:
     """Make a warning of each difference."""
     for odd in odds:

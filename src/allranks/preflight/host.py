@@ -55,43 +55,33 @@ class Host(Protocol):
 
     def read(self, path: str, limit: int = 65536) -> str:
         """Read a file's text. Raise OSError."""
-        ...
 
     def text(self, path: str, limit: int = 65536) -> Optional[str]:
         """Read a file's text without surrounding blanks; None where it cannot be read."""
-        ...
 
     def names(self, path: str) -> List[str]:
         """List the sorted names in a directory; empty where it cannot be read."""
-        ...
 
     def glob(self, pattern: str) -> List[str]:
         """List the sorted paths that match."""
-        ...
 
     def exists(self, path: str) -> bool:
         """Tell whether there is anything at a path."""
-        ...
 
     def link(self, path: str) -> Optional[str]:
         """Read where a symbolic link leads, as written; None where it is none."""
-        ...
 
     def which(self, name: str) -> Optional[str]:
         """Find a program on the ranks' PATH (and in the usual sbin directories)."""
-        ...
 
     def run(self, argv: Sequence[str], seconds: float = 10.0, cwd: Optional[str] = None) -> Ran:
         """Run a program in the ranks' environment with LC_ALL=C; end its whole group when time is up."""
-        ...
 
     def python(self, code: str, seconds: float = 20.0) -> Ran:
         """Run code in the training interpreter, in the working directory."""
-        ...
 
     def space(self, path: str) -> Space:
         """Measure the file system that holds a path. Raise OSError."""
-        ...
 
 
 ANSWER = "ALLRANKS-ANSWER "

@@ -11,7 +11,7 @@ from allranks.protocol.jsontext import Json
 from allranks.text import error_line, join_names
 
 from .check import LEVELS, Check
-from .compare import Nodes, by_value, nodes_of, unknown
+from .compare import Nodes, alike, nodes_of, those, unknown
 from .typed_facts import Facts, Request
 
 Documents = Mapping[str, Mapping[str, Json]]
@@ -63,15 +63,12 @@ def _judge_one(check: Check, request: Request, facts_by_node: Nodes) -> Iterator
             return
         if check.name != "slots":
             nodes = dict(list(nodes.items())[:1])  # one machine: one finding
-    reasons = {}
-    for node, facts in nodes.items():  # a check that only reads facts sees to their errors itself
-        reason = facts.error(check.name) if check.collect is not None else ""
-        if reason:
-            reasons[node] = reason
-    for reason, without in by_value(reasons).items():
-        yield unknown(check.name, without, f"could not look at {join_names(without)}: {reason}")
+    if check.collect is not None:  # a check that only reads facts sees to their errors itself
+        for reason, without in alike(nodes, lambda facts: facts.error(check.name)).items():
+            yield unknown(check.name, without, f"could not look at {join_names(without)}: {reason}")
+        nodes = those(nodes, lambda facts: not facts.error(check.name))
     try:
-        yield from list(check.judge(request, {node: facts for node, facts in nodes.items() if node not in reasons}))
+        yield from list(check.judge(request, nodes))
     except DecodeError as error:
         yield unknown(check.name, list(nodes), f"could not read what the nodes have sent: {error}")
     except Exception as error:  # a value that no node of ours sends, or a defect of the check, which may be another's

@@ -68,7 +68,9 @@ def flat_yaml(text: str) -> Table:
     table: Table = {}
     above: List[Tuple[int, str]] = []
     for line in text.splitlines():
-        match = re.match(_LINE, _without_comment(line).rstrip())
+        if '"' not in line and "'" not in line:
+            line = re.sub(r"(^| )#.*", "", line)  # a comment
+        match = re.match(_LINE, line.rstrip())
         if match is None:
             continue
         depth = len(match.group(1))
@@ -79,12 +81,6 @@ def flat_yaml(text: str) -> Table:
             table["".join(name + "." for _, name in above) + key] = _plain(value)
         above.append((depth, key))
     return table
-
-
-def _without_comment(line: str) -> str:
-    if '"' not in line and "'" not in line:
-        return re.sub(r"(^| )#.*", "", line)
-    return line
 
 
 def _plain(value: str) -> str:
@@ -121,10 +117,8 @@ class RankCounts:
         machine = next(iter(facts_by_node.values()), Facts())  # of virtual nodes, which share its GPUs
         self.by_node: Dict[str, int] = {}
         for node in slots:
-            if asked.virtual:
-                gpus = facts_by_node.get(node, machine).gpu_count // len(slots)
-            else:
-                gpus = facts_by_node.get(node, Facts()).gpu_count
+            facts = facts_by_node.get(node, machine if asked.virtual else Facts())
+            gpus = facts.gpu_count // (len(slots) if asked.virtual else 1)
             self.by_node[node] = asked.ranks_on(node) or gpus or 1
         self.nodes = len(self.by_node)
         self.world = sum(self.by_node.values())

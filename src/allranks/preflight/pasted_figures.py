@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from allranks.cluster import Cluster
 from allranks.errors import UsageError
-from allranks.findings import Finding
 from allranks.plan.launchers.config_keys import launcher_settings
 from allranks.settings import RunSpec
 
@@ -16,17 +15,10 @@ from .typed_facts import Request
 def refuse_contradictions(spec: RunSpec, cluster: Cluster) -> None:
     """Raise UsageError where the pasted command of a launcher has other figures than the settings.
 
-    `run` refuses them in its checks before ranks start.
+    `run` refuses them in its checks before ranks start. Ranks of a node that only the node knows are not compared.
     """
     if not spec.preflight.check:
         return
-    for finding in _pasted_figures(spec, cluster):
-        if finding.id not in spec.preflight.allow and finding.check not in spec.preflight.allow:
-            raise UsageError(f"{finding.message}\nhint: {finding.remedy}")
-
-
-def _pasted_figures(spec: RunSpec, cluster: Cluster) -> list[Finding]:
-    """Return the findings of the check of these figures. Ranks of a node that only the node knows are not compared."""
     launching = launcher_settings(spec)
     slots = {node.name: node.slots for node in cluster.nodes}
     if spec.launch.nproc is None and None in slots.values():
@@ -35,4 +27,6 @@ def _pasted_figures(spec: RunSpec, cluster: Cluster) -> list[Finding]:
     port = spec.rendezvous.master_port
     fields = {"launching": launching, "nproc": spec.launch.nproc, "slots": slots, "master_port": port}
     request = Request(fields)
-    return list(judge_options(request, RankCounts(request, {}), {}))
+    for finding in judge_options(request, RankCounts(request, {}), {}):
+        if finding.id not in spec.preflight.allow and finding.check not in spec.preflight.allow:
+            raise UsageError(f"{finding.message}\nhint: {finding.remedy}")

@@ -245,12 +245,10 @@ class HasPlace(Protocol):
     @property
     def gpu(self) -> Optional[int]:
         """The index."""
-        ...
 
     @property
     def pci(self) -> str:
         """The address; empty where it is not known."""
-        ...
 
 
 class GpuState(NamedTuple):

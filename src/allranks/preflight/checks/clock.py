@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from allranks.text import count_of
 
-from ..compare import Findings, Nodes, others, remote, warn
-from ..typed_facts import Clock, Request
+from ..compare import Findings, Nodes, others, remote, values_of, warn
+from ..typed_facts import Request
 
 ID = "clock"
 GROUP = "network"
@@ -22,7 +22,9 @@ LABEL = "clock-skew"
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """clock-skew: a warning for each odd node; where most nodes are off together, the controller is."""
-    off = {node: facts.clock.offset for node, facts in facts_by_node.items() if _is_off(facts.clock)}
+    clocks = values_of(facts_by_node, lambda facts: facts.clock)
+    # beyond the limit by more than the uncertainty of the measurement, half the round trip
+    off = {node: one.offset for node, one in clocks.items() if abs(one.offset) > LIMIT + one.delay / 2}
     if len(off) > 1 and len(off) == len(facts_by_node) and max(off.values()) - min(off.values()) < LIMIT:
         message = f"the clock of this machine is {_by(-min(off.values()))} those of all {count_of(len(off), 'node')}"
         yield warn(LABEL, list(off), message, "set this machine's clock: timedatectl set-ntp true")
@@ -32,11 +34,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     for node, offset in off.items():
         remedy = remote(node, "sudo timedatectl set-ntp true") + " (or chronyc makestep)"
         yield warn(LABEL, node, f"the clock of {node} is {_by(offset)} the controller's{rest}", remedy)
-
-
-def _is_off(clock: Clock) -> bool:
-    """Beyond the limit by more than the uncertainty of the measurement, half the round trip."""
-    return abs(clock.offset) > LIMIT + clock.delay / 2
 
 
 def _by(offset: float) -> str:

@@ -12,7 +12,7 @@ from typing import List, Optional, Tuple
 
 from allranks.protocol.records import NamedTuple
 
-from ..compare import Findings, Nodes, collected, differences, evidence_of, nodes_with, others, values_of, warn, who
+from ..compare import LISTED, Findings, Nodes, collected, differences, nodes_with, others, values_of, warn, who
 from ..host import CouldNotLook, Host, lines_of, search_in
 from ..typed_facts import Request
 
@@ -21,8 +21,6 @@ GROUP = "code"
 LEVEL = "quick"
 PACKED = 8 << 20  # bytes of packed-refs: some hundred thousand refs
 _HASH = re.compile(r"^([0-9a-f]{40}|[0-9a-f]{64})\b")
-
-
 _BRANCH = re.compile(r"^ref: *(?:refs/heads/)?(.*)")
 
 
@@ -32,11 +30,6 @@ class Repository(NamedTuple):
     top: str
     commit: Optional[str]
     branch: Optional[str] = None
-
-    @property
-    def shown(self) -> str:
-        """Words for evidence."""
-        return f"{str(self.commit)[:16]} {self.branch or '(detached)'}"
 
 
 def collect(host: Host) -> Optional[Repository]:
@@ -122,11 +115,11 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     repositories = collected(facts_by_node, ID, Repository)
     commits = values_of(repositories, lambda one: one.commit)
     sync = "copy this machine's code to all nodes with run --sync"
-    shown = evidence_of(repositories, lambda node: repositories[node].shown)
+    shown = [f"{node}: {str(one.commit)[:16]} {one.branch or '(detached)'}" for node, one in repositories.items()]
     for odd in differences("commit", commits, lambda commit: str(commit)[:10], "is at", "are at"):
         top = shlex.quote(repositories[odd.nodes[0]].top)
         pull = f"allranks exec {request.target} -- git -C {top} pull --ff-only"
-        yield warn(ID, odd.nodes, odd.message, f"{pull}, or {sync}", shown)
+        yield warn(ID, odd.nodes, odd.message, f"{pull}, or {sync}", shown[:LISTED])
     outside = {node: facts.workdir for node, facts in facts_by_node.items() if ID in facts and facts[ID] is None}
     without = nodes_with(outside, lambda workdir: workdir.exists)
     if without and len(repositories) > max(1, len(without)):

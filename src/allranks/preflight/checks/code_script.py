@@ -13,19 +13,8 @@ from typing import Dict, Iterator, List, Mapping, Optional, Set
 from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, list_first, plural
 
-from ..compare import (
-    Difference,
-    Findings,
-    Nodes,
-    by_item,
-    collected,
-    differences,
-    evidence_of,
-    fail_if,
-    group,
-    values_of,
-)
-from ..host import Host
+from ..compare import Findings, Nodes, by_item, by_odd_nodes, collected, evidence_of, fail_if, values_of
+from ..host import Host, base_name
 from ..typed_facts import Request
 
 ID = "code_script"
@@ -52,21 +41,6 @@ class Content(NamedTuple):
     size: int
     hash: str
     imported: Mapping[str, str] = {}
-
-    @property
-    def shown(self) -> str:
-        """Words for evidence."""
-        return f"{self.hash[:8]} {count_of(self.size, 'byte')} {self.path}"
-
-    @property
-    def folder(self) -> str:
-        """The script's directory."""
-        return self.path.rpartition("/")[0]
-
-    @property
-    def files(self) -> Dict[str, str]:
-        """Hashes by path below the script's directory, the script first."""
-        return {self.path.rpartition("/")[2]: self.hash, **self.imported}
 
 
 def collect(host: Host) -> Optional[Content]:
@@ -141,17 +115,15 @@ def _files_of(parts: List[str]) -> Iterator[str]:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Fail where nodes would run different programs; warn under a wrapper, which may well show another file."""
     scripts = collected(facts_by_node, ID, Content)
-    files = values_of(scripts, lambda script: script.files)
-    evidence = evidence_of(scripts, lambda node: scripts[node].shown)
-    odds: List[Difference[Optional[str]]] = []
-    for name in by_item(files):
-        hashes = {node: one.get(name) for node, one in files.items()}
-        odds += differences(name, hashes, lambda value: str(value)[:8], phrase="version {value} of {what}")
-    for same in group(odds, lambda odd: tuple(odd.nodes)).values():
+    files = values_of(scripts, lambda script: {base_name(script.path): script.hash, **script.imported})
+    shown = values_of(scripts, lambda script: f"{script.hash[:8]} {count_of(script.size, 'byte')} {script.path}")
+    evidence = evidence_of(shown, shown.__getitem__)
+    for same in by_odd_nodes(by_item(files), files, lambda value: str(value)[:8], "version {value} of {what}"):
         odd = same[0]
         remedy = SYNC
         if odd.fine and len(same) == 1:
-            paths = [f"{node}:{scripts[node].folder}/{odd.what}" for node in (odd.fine[0], odd.nodes[0])]
+            ends = (odd.fine[0], odd.nodes[0])
+            paths = [f"{node}:{scripts[node].path.rpartition('/')[0]}/{odd.what}" for node in ends]
             remedy = f"scp -3 {' '.join(map(shlex.quote, paths))}, or {SYNC}"
         others = [one.what for one in same[1:]]
         also = f", and {list_first(others, SHOWN)} {plural(len(others), 'differs', 'differ')} too" if others else ""
