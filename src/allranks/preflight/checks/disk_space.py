@@ -14,7 +14,7 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, by_value, collected, fail_if, remote, size
-from ..host import Host, Mount, Space, has_room, read_mounts, text_in
+from ..host import Host, Space, has_room, read_mounts, text_in
 from ..typed_facts import Request
 
 ID = "disk_space"
@@ -64,7 +64,9 @@ def collect(host: Host) -> Optional[List[FileSystem]]:
             space = host.space(path)
         except OSError:
             continue  # absent, or not for this user: other checks
-        if space.total and not _is_read_only(mounts, path):
+        above = [mount for mount in mounts if (path + "/").startswith(mount.point.rstrip("/") + "/")]
+        options = max(above, key=lambda mount: len(mount.point)).options if above else ()
+        if space.total and "ro" not in options:  # an image (squashfs) is always full, and nothing writes there
             key = (space.total, space.inodes, space.free >> 26)
             before = file_systems.get(key, FileSystem([], True, space))
             file_systems[key] = before._replace(paths=[*before.paths, path], data=before.data and is_data)
@@ -84,12 +86,6 @@ def _places(host: Host) -> List[Tuple[str, bool]]:
     if disk.node_dir is not None and not has_room(disk.node_dir):
         places.pop(disk.node_dir.path, None)  # the check nodedir speaks
     return list(places.items())[:32]
-
-
-def _is_read_only(mounts: List[Mount], path: str) -> bool:
-    """Tell whether a path is read-only: an image (squashfs) is always full, and nothing writes there."""
-    above = [mount for mount in mounts if (path + "/").startswith(mount.point.rstrip("/") + "/")]
-    return bool(above) and "ro" in max(above, key=lambda mount: len(mount.point)).options
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:

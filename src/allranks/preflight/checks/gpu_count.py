@@ -56,8 +56,14 @@ class Count(NamedTuple):
 def collect(host: Host) -> Optional[Count]:
     """None without GPUs."""
     idle = nodes_with(smi.on_bus(host), lambda driver: not driver)
-    if smi.has_nvidia(host):
-        return _nvidia(host, idle)
+    if smi.has_nvidia(host) and host.which("nvidia-smi") is None:
+        raise CouldNotLook("nvidia-smi is not installed (in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility)")
+    try:
+        answer = smi.query(host, ["name", "temperature.gpu"])
+    except smi.Refused as error:
+        return Count(idle=idle, failed=str(error))
+    if answer is not None:
+        return _nvidia(host, answer, idle)
     gpus = len(smi.amd_smi(host, "static", "-a") or ())
     if not gpus:
         cards = smi.rocm_smi(host, "--showproductname") or {}
@@ -69,15 +75,7 @@ def collect(host: Host) -> Optional[Count]:
     return Count(idle=idle)
 
 
-def _nvidia(host: Host, idle: List[str]) -> Count:
-    if host.which("nvidia-smi") is None:
-        raise CouldNotLook("nvidia-smi is not installed (in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility)")
-    try:
-        answer = smi.query(host, ["name", "temperature.gpu"])
-    except smi.Refused as error:
-        return Count(idle=idle, failed=str(error))
-    if answer is None:
-        return Count(idle=idle)
+def _nvidia(host: Host, answer: smi.Answer, idle: List[str]) -> Count:
     lost = [smi.GpuState(*smi.gpu_of(row), row.get("why", "")) for row in answer.lost]
     for row in answer.rows:
         why = [value for value in (row.get("temperature.gpu"), row.get("name")) if value in BAD_VALUES]
@@ -136,22 +134,20 @@ def _fewer(request: Request, counts: Mapping[str, Count], present: Mapping[str, 
     ranks = request.asked.nproc or request.asked.launching.ranks_asked_for
     if expected is not None:
         odd = those(present, lambda count: count != expected)
-        return _against(odd, counts, f"{count_of(expected, 'GPU')} {plural(expected, 'is', 'are')} expected", expected)
-    if ranks is not None and not request.asked.virtual:
+        norm = f"{count_of(expected, 'GPU')} {plural(expected, 'is', 'are')} expected"
+        yield from _against(odd, counts, norm, expected)
+    elif ranks is not None and not request.asked.virtual:
         odd = {node: count for node, count in present.items() if node in counts and count < ranks}
-        return _against(odd, counts, f"{count_of(ranks, 'rank')} would run on it", ranks)
-    return _against_others(counts, present)
-
-
-def _against_others(counts: Mapping[str, Count], present: Mapping[str, int]) -> Findings:
-    for odd in split(present):
-        if odd.fine:
-            of_odd = {node: present[node] for node in odd.nodes}
-            yield from _against(of_odd, counts, f"{odd.rest} have {odd.norm}", odd.norm or 0, False)
-        else:
-            shown = differing(values_of(present, lambda count: count_of(count, "GPU")))
-            message = f"nodes have different numbers of GPUs: {shown}"
-            yield warn(ID, odd.nodes, message, _compare(counts, odd.nodes[-1]))
+        yield from _against(odd, counts, f"{count_of(ranks, 'rank')} would run on it", ranks)
+    else:
+        for other in split(present):
+            if other.fine:
+                odd = {node: present[node] for node in other.nodes}
+                yield from _against(odd, counts, f"{other.rest} have {other.norm}", other.norm or 0, False)
+            else:
+                shown = differing(values_of(present, lambda count: count_of(count, "GPU")))
+                message = f"nodes have different numbers of GPUs: {shown}"
+                yield warn(ID, other.nodes, message, _compare(counts, other.nodes[-1]))
 
 
 def _against(odd: Dict[str, int], counts: Mapping[str, Count], norm: str, wanted: int, fails: bool = True) -> Findings:
@@ -175,9 +171,6 @@ def _log(node: str) -> str:
 
 
 def _compare(counts: Mapping[str, Count], node: str) -> str:
-    listing = "nvidia-smi -L"
-    vendor = "10de"
-    if counts.get(node, Count()).vendor == "amd":
-        listing = "amd-smi list"
-        vendor = "1002"
-    return f"compare {remote(node, listing)} with ssh {node} 'lspci -d {vendor}:'"
+    vendor = counts.get(node, Count()).vendor
+    of_vendor = "1002" if vendor == "amd" else "10de"
+    return f"compare {remote(node, smi.listing(vendor))} with ssh {node} 'lspci -d {of_vendor}:'"

@@ -17,7 +17,7 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Difference, Findings, Nodes, advise, collected, differences, fail, having, remote, warn, warn_each
+from ..compare import Findings, Nodes, advise, collected, differences, fail, having, remote, warn
 from ..host import Host
 from ..typed_facts import Request
 
@@ -66,7 +66,8 @@ def collect(host: Host) -> Optional[Ecc]:
     bad = []
     for row in answer.rows:
         counts = [int(smi.number(row.get(field)) or 0) for field in (VOLATILE, SRAM, NONE_LEFT)]
-        pending, failed = (_is_yes(cell) for cell in remaps.get(row["pci"], ("", "")))
+        cells = remaps.get(row["pci"], ("", ""))
+        pending, failed = (cell == "Yes" or (smi.number(cell) or 0) > 0 for cell in cells)
         is_over = row.get(OVER) == "Yes"
         memory = BadMemory(*smi.gpu_of(row), counts[0], counts[1], is_over, pending, failed, full=counts[2])
         if any(memory[2:]):
@@ -74,10 +75,6 @@ def collect(host: Host) -> Optional[Ecc]:
     if modes or bad:
         return Ecc(" and ".join(modes), bad)
     return None
-
-
-def _is_yes(value: str) -> bool:
-    return value == "Yes" or (smi.number(value) or 0) > 0
 
 
 def _amd(host: Host) -> Optional[Ecc]:
@@ -97,12 +94,10 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         for gpu in one.bad:
             yield from _errors(node, gpu, one.vendor == "amd")
             yield from _remaps(node, gpu)
-    yield from warn_each(ID, differences("ECC", having(ecc, lambda one: one.mode)), _switch)
-
-
-def _switch(odd: Difference[str]) -> str:
-    line = remote(odd.nodes[0], "sudo nvidia-smi -e", str(int(odd.norm != "Disabled")))
-    return f"switch it the same way on every node, then reset the GPUs: {line}"
+    for odd in differences("ECC", having(ecc, lambda one: one.mode)):
+        line = remote(odd.nodes[0], "sudo nvidia-smi -e", str(int(odd.norm != "Disabled")))
+        remedy = f"switch it the same way on every node, then reset the GPUs: {line}"
+        yield warn(ID, odd.nodes, odd.message, remedy)
 
 
 def _errors(node: str, gpu: BadMemory, is_amd: bool) -> Findings:

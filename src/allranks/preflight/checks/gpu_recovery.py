@@ -56,21 +56,11 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     for node, asking in collected(facts_by_node, ID, List[smi.GpuState]).items():
         for action, gpus in group(asking, lambda gpu: gpu.state).items():
             message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'needs', 'need')} recovery: {action}"
-            remedy = _remedy(node, action, gpus)
-            yield fail_if(
-                action != DRAIN,
-                "cuda-device-unavailable",
-                node,
-                message,
-                remedy=remedy,
-                evidence=[f"{FIELD}: {action}"],
-                gpu=gpus[0].gpu,
-            )
-
-
-def _remedy(node: str, action: str, gpus: List[smi.GpuState]) -> str:
-    if "Reset" in action and "Bus" not in action:
-        return f"end what uses it, then {smi.reset(node, gpus)}, or leave {node} out"
-    if action == DRAIN:
-        return f"leave {node} out, let no job use it together with other GPUs, and reset it when idle"
-    return f"reboot {node} or leave it out. Look: {smi.driver_log(node, 'xid')}"
+            remedy = f"reboot {node} or leave it out. Look: {smi.driver_log(node, 'xid')}"
+            if "Reset" in action and "Bus" not in action:
+                remedy = f"end what uses it, then {smi.reset(node, gpus)}, or leave {node} out"
+            elif action == DRAIN:
+                remedy = f"leave {node} out, let no job use it together with other GPUs, and reset it when idle"
+            evidence = [f"{FIELD}: {action}"]
+            fails = action != DRAIN
+            yield fail_if(fails, "cuda-device-unavailable", node, message, remedy, evidence, gpu=gpus[0].gpu)

@@ -8,6 +8,7 @@ only a GPU off the bus, which a reset can't cure, fails.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
@@ -53,14 +54,10 @@ def collect(host: Host) -> Optional[List[XidEvent]]:
     events = read_log(kernel_text(host), uptime(host))
     if not events:
         return []
-    rows = []
-    try:
-        answer = smi.query(host, [])
-        if answer is not None:
-            rows = answer.rows + answer.lost
-    except CouldNotLook:
-        pass
-    index = {row["pci"]: smi.gpu_of(row)[0] for row in rows}
+    index = {}
+    with suppress(CouldNotLook):
+        answer = smi.query(host, []) or smi.Answer([], [])
+        index = {row["pci"]: smi.gpu_of(row)[0] for row in answer.rows + answer.lost}
     present = {*index, *smi.of_driver(host)}
     return [
         event._replace(gpu=index.get(event.pci), visible=not present or event.pci in present)
@@ -82,11 +79,8 @@ def read_log(text: str, up: Optional[float]) -> List[XidEvent]:
         count = events[key].count_ if key in events else 0
         events[key] = XidEvent(*key, count + 1, words.strip()[:200], age)
     others = {pci for code, pci in events if code != RECOVERY}  # it only sums up another Xid
-    return [event for event in events.values() if event.code != RECOVERY or _asks(event, others)]
-
-
-def _asks(event: XidEvent, others: "set[str]") -> bool:
-    return "to 0x0 (None)" not in event.line and event.pci not in others
+    sums_up = [key for key, event in events.items() if event.pci in others or "to 0x0 (None)" in event.line]
+    return [event for key, event in events.items() if event.code != RECOVERY or key not in sums_up]
 
 
 def _read(words: str, probed: str) -> Optional[Tuple[int, str]]:
@@ -108,34 +102,22 @@ def _read(words: str, probed: str) -> Optional[Tuple[int, str]]:
     return (code, smi.short(pci))
 
 
-class GpuFault(NamedTuple):
-    """Xids of one GPU that are one fault (0: of a switch), and the events."""
-
-    codes: Tuple[int, ...]
-    events: Tuple[XidEvent, ...]
-
-
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Fail a GPU off the bus; warn of the others, once a node and fault."""
     for node, events in collected(facts_by_node, ID, List[XidEvent]).items():
-        faults = [fault for of_gpu in group(events, lambda event: event.pci).values() for fault in _faults(of_gpu)]
-        for codes, alike in group(faults, lambda fault: fault.codes).items():
-            yield _finding(node, codes, alike)
+        faults: Dict[Tuple[int, ...], List[XidEvent]] = {}
+        for of_gpu in group(events, lambda event: event.pci).values():
+            by_code = group(of_gpu, lambda event: event.code)
+            for codes in one_fault_each(by_code):
+                faults.setdefault(tuple(codes), []).extend(event for code in codes for event in by_code[code])
+        for fault, of_fault in faults.items():
+            yield _finding(node, fault, of_fault)
 
 
-def _faults(events: Sequence[XidEvent]) -> List[GpuFault]:
-    by_code = group(events, lambda event: event.code)
-    return [
-        GpuFault(tuple(codes), tuple(event for code in codes for event in by_code[code]))
-        for codes in one_fault_each(by_code)
-    ]
-
-
-def _finding(node: str, codes: Tuple[int, ...], faults: Sequence[GpuFault]) -> Finding:
+def _finding(node: str, codes: Tuple[int, ...], events: Sequence[XidEvent]) -> Finding:
     code = codes[0]
     xid = FAULTS.get(code, SWITCH)
-    gpus = [fault.events[0] for fault in faults]
-    events = [event for fault in faults for event in fault.events]
+    gpus = [of_gpu[0] for of_gpu in group(events, lambda event: event.pci).values()]
     if code == OFF_BUS and not any("Xid" in gpu.line for gpu in gpus):
         message = f"the driver of {node} logged that {smi.which_gpus(gpus)} has fallen off the bus"
     elif code:
@@ -148,24 +130,10 @@ def _finding(node: str, codes: Tuple[int, ...], faults: Sequence[GpuFault]) -> F
     if count > 1:
         message += f", {count} times"
     ages = [event.ago for event in events if event.ago is not None]
-    when = " since boot"
-    if ages:
-        when = f", {plural(count, '', 'last ')}{format_ago(min(ages))}"
-    message += when
+    message += f", {plural(count, '', 'last ')}{format_ago(min(ages))}" if ages else " since boot"
     is_off = code == OFF_BUS and any(gpu.visible for gpu in gpus)
     evidence = [event.line for event in events[:4]]
-    return fail_if(
-        is_off,
-        xid.cause,
-        node,
-        message,
-        remedy=_remedy(node, gravest_action(codes), gpus),
-        evidence=evidence,
-        gpu=gpus[0].gpu,
-    )
-
-
-def _remedy(node: str, action: str, gpus: List[XidEvent]) -> str:
+    action = gravest_action(codes)
     advice = f"if the GPU has not been reset since, run {smi.reset(node, gpus)} or reboot {node}"
     if action == "reboot":
         advice = f"reboot {node} or leave it out. If it comes back, check cooling, power and the board"
@@ -173,4 +141,5 @@ def _remedy(node: str, action: str, gpus: List[XidEvent]) -> str:
         advice = f"leave {node} out and have the GPU replaced"
     elif action == "watch":
         advice = f"watch the GPU's memory: {remote(node, 'nvidia-smi -q -d ECC,ROW_REMAPPER')}"
-    return f"{advice}. Look: {smi.driver_log(node, 'xid')}"
+    remedy = f"{advice}. Look: {smi.driver_log(node, 'xid')}"
+    return fail_if(is_off, xid.cause, node, message, remedy, evidence, gpu=gpus[0].gpu)

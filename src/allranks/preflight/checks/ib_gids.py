@@ -83,14 +83,15 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield warn(LABEL, names, f"{text} on {join_names(names)}", remedy + remote(names[0], "show_gids"))
     some_have = False
     for port, entries in by_item(values_of(nodes, lambda gids: gids.ports)).items():
-        fine = nodes_with(entries, lambda one: _has_v2(one))
+        fine = nodes_with(entries, _has_v2)
         lacking = [node for node in entries if node not in fine]
         some_have = some_have or bool(fine)
         if lacking and len(fine) >= len(lacking):
             message = f"{rdma.port_name(port)} on {join_names(lacking)} has no RoCE v2 address for IPv4"
             yield _finding(lacking, port, message + others(fine, "have one", "has one"))
     # machines with GPUs whose RoCE ports have no routable address of either family
-    without = [node for node, gids in nodes.items() if facts_by_node[node].gpu_count and not _is_routable(gids)]
+    of_gpus = {node: gids for node, gids in nodes.items() if facts_by_node[node].gpu_count}
+    without = nodes_with(of_gpus, lambda gids: not any(map(_is_routable, gids.ports.values())))
     if without and not some_have:
         message = f"no active RoCE port of {join_names(without)} has an IP address: RoCE reaches no other subnet"
         yield _finding(without, next(iter(nodes[without[0]].ports)), message)
@@ -100,9 +101,8 @@ def _has_v2(entries: Entries) -> bool:
     return any(gid.startswith(IPV4) and kind == V2 for gid, kind in entries.values())
 
 
-def _is_routable(gids: Gids) -> bool:
-    entries = [entry for port in gids.ports.values() for entry in port.values()]
-    return any(kind == V2 and not gid.startswith("fe80:") for gid, kind in entries)
+def _is_routable(entries: Entries) -> bool:
+    return any(kind == V2 and not gid.startswith("fe80:") for gid, kind in entries.values())
 
 
 def _finding(nodes: List[str], port: str, message: str) -> Finding:

@@ -31,21 +31,8 @@ TICKS = 100  # USER_HZ, fixed at 100 for all that reads /proc (time(7))
 MOST = 50
 LONGEST_LINE = 65536
 # Where one of these is process 1 (a container), its children are its own, not orphans.
-OWN_INITS = (
-    "python",
-    "torchrun",
-    "accelerate",
-    "deepspeed",
-    "colossalai",
-    "pt_main",
-    "bash",
-    "sh",
-    "dash",
-    "slurm",
-    "mpirun",
-    "orted",
-    "prte",
-)
+OWN_PROGRAMS = ("python", "torchrun", "accelerate", "deepspeed", "colossalai", "pt_main")
+OWN_INITS = (*OWN_PROGRAMS, "bash", "sh", "dash", "slurm", "mpirun", "orted", "prte")
 BASES = ("/tmp", "/var/tmp", "/dev/shm")
 Process = Tuple[int, str]  # process id and program
 
@@ -68,7 +55,8 @@ class JournalStart(NamedTuple):
 def collect(host: Host) -> Orphans:
     """Both kinds."""
     uid = host.facts.identity.uid
-    tops = _tops(host, uid)
+    bases = [host.request.asked.node_dir, *(room.path for room in host.facts.disk.node_dirs), *BASES]
+    tops = [f"{base}/allranks-{uid}" for base in dict.fromkeys(filter(None, bases))]
     can_tell = _orphans_can_be_told(host)
     up = uptime(host)
     runs: Dict[str, List[Process]] = {}
@@ -126,11 +114,6 @@ def _orphans_can_be_told(host: Host) -> bool:
 
 
 # -- which runs live -------------------------------------------------------------------------------
-
-
-def _tops(host: Host, uid: Optional[int]) -> List[str]:
-    bases = [host.request.asked.node_dir, *(room.path for room in host.facts.disk.node_dirs), *BASES]
-    return [f"{base}/allranks-{uid}" for base in dict.fromkeys(filter(None, bases))]
 
 
 def _journal(host: Host, tops: Sequence[str], tag: str) -> Optional[JournalStart]:

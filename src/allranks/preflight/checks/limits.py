@@ -53,11 +53,6 @@ class RunLoad(NamedTuple):
     gpus: int
     has_store: bool
 
-    @property
-    def remote(self) -> int:
-        """Ranks on other machines."""
-        return self.world - self.local
-
 
 def files_needed(load: RunLoad) -> int:
     """Count open files of one process.
@@ -274,5 +269,5 @@ def _binds(key: str, facts: Facts, load: RunLoad) -> bool:
     is_root = facts.identity.uid == 0
     if key == "memlock":
         uses_rdma = facts.nccl.rdma and facts.nccl.environ_.get("NCCL_IB_DISABLE") != "1"
-        return bool(uses_rdma) and load.remote > 0 and not is_root
+        return bool(uses_rdma) and load.world > load.local and not is_root
     return key != "nproc" or not is_root

@@ -132,13 +132,10 @@ def _memory(facts_by_node: Nodes) -> Findings:
     ordered = sorted(totals.values()) or [0]
     norm = ordered[len(ordered) // 2]
     near = values_of(totals, lambda total: norm if abs(total - norm) <= TOLERANCE * norm else total)
-    odds = differences("memory", near, _gigabytes, phrase="{value} of {what}")
-    return warn_each(ID, odds, lambda odd: _look_at_memory(min(odd.nodes, key=totals.__getitem__)))
-
-
-def _look_at_memory(node: str) -> str:
-    modules = remote(node, "sudo dmidecode -t 17")
-    return f"look for a lost memory module or a smaller machine: {remote(node, 'free -h')} and {modules}"
+    for odd in differences("memory", near, _gigabytes, phrase="{value} of {what}"):
+        node = min(odd.nodes, key=totals.__getitem__)
+        look = f"{remote(node, 'free -h')} and {remote(node, 'sudo dmidecode -t 17')}"
+        yield warn(ID, odd.nodes, odd.message, f"look for a lost memory module or a smaller machine: {look}")
 
 
 def _gigabytes(value: int) -> str:

@@ -44,25 +44,13 @@ class PcieLink(NamedTuple):
     @property
     def capacity(self) -> float:
         """What it carries, to be compared with others of its model."""
-        return self.width * (_number(self.speed) or 1.0)
-
-    @property
-    def is_less(self) -> bool:
-        """Less than the device can."""
-        return self.width < self.most or self.speed != self.max_speed
+        return self.width * (smi.number(self.speed.partition(" ")[0]) or 1.0)
 
     @property
     def words(self) -> str:
         """`8 of 16 PCIe lanes at 8.0 GT/s`."""
         at_speed = f" at {self.speed.replace(' PCIe', '')}" if self.speed else ""
         return f"{self.width} of {self.most} PCIe lanes{at_speed}"
-
-
-def _number(text: str) -> float:
-    first = text.partition(" ")[0]
-    if not first.replace(".", "", 1).isdecimal():
-        return 0.0
-    return float(first)
 
 
 def collect(host: Host) -> Optional[List[PcieLink]]:
@@ -98,7 +86,8 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     models = group([link for links in nodes.values() for link in links], lambda link: link.model)
     usual = values_of(models, _usual)
     for node, links in nodes.items():
-        slow = [link for link in links if link.is_less and _is_odd(link, usual[link.model])]
+        less = [link for link in links if FEW * link.width <= link.most or link.capacity < usual[link.model].capacity]
+        slow = [link for link in less if link.width < link.most or link.speed != link.max_speed]
         for alike in group(slow, lambda link: (link.words, link.model)).values():
             yield _finding(node, alike, usual[alike[0].model])
 
@@ -107,10 +96,6 @@ def _usual(links: List[PcieLink]) -> PcieLink:
     """Return one with what most have, of ties the better."""
     count = Counter(link.capacity for link in links)
     return max(links, key=lambda link: (count[link.capacity], link.capacity))
-
-
-def _is_odd(link: PcieLink, usual: PcieLink) -> bool:
-    return FEW * link.width <= link.most or link.capacity < usual.capacity
 
 
 def _finding(node: str, links: List[PcieLink], usual: PcieLink) -> Finding:

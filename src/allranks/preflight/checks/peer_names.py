@@ -11,7 +11,7 @@ from typing import Dict, Tuple
 from allranks.text import join_names, join_words, plural
 
 from ..compare import Findings, Nodes, by_item, by_value, others, warn
-from ..typed_facts import Facts, Request
+from ..typed_facts import Request
 
 ID = "peer_names"
 GROUP = "network"
@@ -24,15 +24,21 @@ Answers = Tuple[str, ...]  # addresses; empty where the name does not resolve
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """name-resolution, as warnings, for names that some nodes resolve otherwise than most."""
-    for name, by_node in by_item({node: _views(node, facts) for node, facts in facts_by_node.items()}).items():
+    views: Dict[str, Dict[str, Answers]] = {}  # what the names of the other nodes lead to from each node
+    for node, facts in facts_by_node.items():
+        answers = facts.get(ID)
+        named = answers.items() if isinstance(answers, dict) else ()
+        lists = {name: answer if isinstance(answer, list) else () for name, answer in named}
+        views[node] = {name: tuple(map(str, one)) for name, one in lists.items() if name not in (facts.hostname, node)}
+    for name, by_node in by_item(views).items():
         groups = by_value(by_node)
         resolved = {addresses: nodes for addresses, nodes in groups.items() if addresses}
         if not resolved or len(groups) < 2:
             continue  # no node resolves it (an alias of ssh's), or all agree
         most = next(iter(resolved))
         if 2 * len(resolved[most]) <= len(by_node) and len(resolved) > 1:
-            answers = join_words([f"{', '.join(a)} ({join_names(nodes)})" for a, nodes in resolved.items()])
-            message = f"the name {name} leads to different addresses: {answers}"
+            shown = join_words([f"{', '.join(a)} ({join_names(nodes)})" for a, nodes in resolved.items()])
+            message = f"the name {name} leads to different addresses: {shown}"
             remedy = _remedy(f"ADDRESS {name}", "every node")
             yield warn(LABEL, [node for nodes in resolved.values() for node in nodes], message, remedy)
             continue
@@ -44,17 +50,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
                     answer = f"can't resolve {name}"
                 remedy = _remedy(f"{most[0]} {name}", join_names(nodes))
                 yield warn(LABEL, nodes, f"{join_names(nodes)} {answer}{rest}", remedy)
-
-
-def _views(node: str, facts: Facts) -> Dict[str, Answers]:
-    """Read what the names of the other nodes lead to from a node."""
-    answers = facts.get(ID)
-    views = answers if isinstance(answers, dict) else {}
-    return {
-        name: tuple(answer) if isinstance(answer, list) else ()
-        for name, answer in views.items()
-        if name not in (facts.hostname, node)
-    }
 
 
 def _remedy(line: str, where: str) -> str:

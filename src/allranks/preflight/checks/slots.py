@@ -9,7 +9,7 @@ from allranks.text import count_of, join_names, join_words, plural
 
 from .. import smi
 from ..compare import Findings, Nodes, by_value, differing, fail, fail_if, nodes_with, values_of, warn, who
-from ..typed_facts import Facts, Request
+from ..typed_facts import Request
 
 ID = "slots"
 GROUP = "gpu"
@@ -20,32 +20,22 @@ LABEL = "invalid-device-ordinal"
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """invalid-device-ordinal where ranks would find no device; a warning where it may be a CPU program."""
     counts = values_of(facts_by_node, lambda facts: facts.gpu_count)
-    if not any(counts.values()) or all(_is_cpu_only(facts) for facts in facts_by_node.values()):
+    interpreters = [facts.interpreter for facts in facts_by_node.values()]
+    is_cpu_only = all(one.torch and not one.cuda and not one.hip for one in interpreters)  # torch/version.py
+    if is_cpu_only or not any(counts.values()):
         return
     mig = nodes_with(facts_by_node, lambda facts: facts.gpus.mig)
     if mig:
         yield _mig(request, mig)
         return
-    wanted = {node: _wanted(request, node, len(counts)) for node in counts}
+    sharing = len(counts) if request.asked.virtual else 1  # nodes of one machine
+    wanted = {node: (request.asked.ranks_on(node) or 0) * sharing for node in counts}
     few = [node for node in counts if counts[node] < wanted[node]]
     if few:
         look = f"ssh {few[0]} {smi.listing(facts_by_node[few[0]].gpus.vendor)}"
         yield _too_few(request, counts, {node: wanted[node] for node in few}, look)
     elif not request.asked.virtual and not (request.asked.nproc or request.asked.launching.ranks_asked_for):
         yield from _unequal(request, counts, facts_by_node)
-
-
-def _is_cpu_only(facts: Facts) -> bool:
-    """Tell whether torch uses no GPU: it is one without CUDA and HIP (torch/version.py)."""
-    interpreter = facts.interpreter
-    return bool(interpreter.torch) and not interpreter.cuda and not interpreter.hip
-
-
-def _wanted(request: Request, node: str, nodes: int) -> int:
-    """GPUs the ranks of a node ask for; 0 where the number of ranks follows the GPUs. Virtual nodes
-    share one machine's."""
-    ranks = request.asked.ranks_on(node) or 0
-    return ranks * nodes if request.asked.virtual else ranks
 
 
 def _mig(request: Request, mig: List[str]) -> Finding:

@@ -151,7 +151,8 @@ def _gpus(facts_by_node: Nodes, works: Mapping[str, Torch]) -> Findings:
     for (warning, gpus), nodes in by_value(blind).items():
         label = "driver-version-mismatch" if _OLD_DRIVER.search(warning) else "cuda-device-unavailable"
         message = f"torch can't use the {count_of(gpus, 'GPU')} of {join_names(nodes)}"
-        message = with_reason(message, _short(warning))
+        plain = warning.partition(" (Triggered")[0]  # CUDA's own error where torch names it, else the first sentence
+        message = with_reason(message, search_in(_ERROR, plain) or plain.partition(". ")[0])
         look = remote(nodes[0], smi.overview(facts_by_node[nodes[0]].gpus.vendor))
         yield fail(label, nodes, message, f"look: {look}", [warning] if warning else ())
     fewer = {n: (torch.gpus, counts[n]) for n, torch in works.items() if torch.cuda and torch.gpus < counts[n]}
@@ -159,12 +160,6 @@ def _gpus(facts_by_node: Nodes, works: Mapping[str, Torch]) -> Findings:
         message = f"torch on {join_names(nodes)} finds {count_of(count, 'GPU')} of {gpus}"
         look = remote(nodes[0], smi.listing(facts_by_node[nodes[0]].gpus.vendor))
         yield warn("cuda-device-unavailable", nodes, message, f"look: {look}")
-
-
-def _short(warning: str) -> str:
-    """CUDA's own error where torch names it, else the first sentence."""
-    text = warning.partition(" (Triggered")[0]
-    return search_in(_ERROR, text) or text.partition(". ")[0]
 
 
 def _where(works: Mapping[str, Torch], nodes: List[str]) -> List[str]:
