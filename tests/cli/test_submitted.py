@@ -17,7 +17,7 @@ from allranks.cli.status import EngineReport, JobReport
 from allranks.diagnose.slurm_jobs import SlurmJob
 from allranks.engines import following as loop
 from allranks.engines import settle
-from allranks.engines.following import follow, read_request
+from allranks.engines.following import read_request
 from allranks.engines.signals import Signals
 from allranks.engines.slurm import engine, jobs
 from allranks.engines.slurm.engine import HOPELESS_LOOKS, JobFollower
@@ -150,7 +150,7 @@ def test_a_stop_that_slurm_did_not_hear_can_be_asked_again(monkeypatch: pytest.M
 
     monkeypatch.setattr(follower, "turn", turn)
     monkeypatch.setattr(loop, "PAUSE", 0.0)
-    assert (follow(follower) or {})["exit"] == 143, "the stop that Slurm heard was SIGTERM's"
+    assert (follower.follow() or {})["exit"] == 143, "the stop that Slurm heard was SIGTERM's"
     assert asked == [True, True, False]
     assert "not stopped, ask again" in view.told[1]
 

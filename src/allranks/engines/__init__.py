@@ -33,21 +33,15 @@ if TYPE_CHECKING:
     from .following import StartedRun
 
 
-class EngineEntry(NamedTuple):
-    """An engine. `setting`: of the target, which asks for it; empty: a command does. `module`: holds it as ENGINE."""
-
-    setting: str
-    module: str
-
-
-# A module is imported when a run needs it: most runs need one.
+# By the name of an engine: the setting of the target that asks for it, empty where a command does, and the module that
+# holds it as ENGINE. A module is imported when a run needs it: most runs need one.
 ENGINES = {
-    "slurm": EngineEntry("slurm", "allranks.engines.slurm.engine"),
-    "kubernetes": EngineEntry("k8s", "allranks.engines.kubernetes.engine"),
-    "skypilot": EngineEntry("sky", "allranks.engines.skypilot"),
-    "join": EngineEntry("", "allranks.engines.joined"),
-    "ssh": EngineEntry("hosts", "allranks.engines.hosts"),
-    "local": EngineEntry("local", "allranks.engines.hosts"),
+    "slurm": ("slurm", "allranks.engines.slurm.engine"),
+    "kubernetes": ("k8s", "allranks.engines.kubernetes.engine"),
+    "skypilot": ("sky", "allranks.engines.skypilot"),
+    "join": ("", "allranks.engines.joined"),
+    "ssh": ("hosts", "allranks.engines.hosts"),
+    "local": ("local", "allranks.engines.hosts"),
 }
 DEFAULT = "local"  # of a target that names no engine
 # Engines whose nodes this process reaches directly, by the setting of the target. A module has `find_nodes`, which
@@ -122,16 +116,15 @@ class Engine(Protocol):
 
 def engine_named(name: str) -> Engine:
     """Return an engine by its name in ENGINES."""
-    engine: Engine = import_module(ENGINES[name].module).ENGINE
+    _, module = ENGINES[name]
+    engine: Engine = import_module(module).ENGINE
     return engine
 
 
 def engine_for(spec: RunSpec) -> Engine:
     """Return the engine of a target: the first that the target asks for."""
-    for name, entry in ENGINES.items():
-        if entry.setting and getattr(spec.target, entry.setting):
-            return engine_named(name)
-    return engine_named(DEFAULT)
+    asked_for = (name for name, (setting, _) in ENGINES.items() if setting and getattr(spec.target, setting))
+    return engine_named(next(asked_for, DEFAULT))
 
 
 def _reaching_module(spec: RunSpec) -> ModuleType:
@@ -153,14 +146,8 @@ def reach_nodes(spec: RunSpec, cluster: Cluster) -> NodeReach:
 
 def engine_of(run: RunDirectory) -> Engine:
     """Return the engine of a run, from its directory."""
-    return engine_named(_name_of(run))
-
-
-def _name_of(run: RunDirectory) -> str:
-    if run.job is not None:
-        return "slurm"
-    name = str(run.engine.get("engine"))
-    return name if name in ENGINES else DEFAULT
+    name = "slurm" if run.job is not None else str(run.engine.get("engine"))
+    return engine_named(name if name in ENGINES else DEFAULT)
 
 
 def lives(run: RunDirectory) -> bool:

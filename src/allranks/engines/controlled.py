@@ -30,7 +30,7 @@ from allranks.unpacked import own_command
 
 from . import reach_nodes
 from .dry_run import describe
-from .following import QUESTION_OF_CTRL_Z, Watched, follow
+from .following import QUESTION_OF_CTRL_Z, StartedRun, Watched
 from .orphans import end_dead_runs
 from .reachable_nodes import find_cluster
 
@@ -106,21 +106,19 @@ def _entry(node: Node) -> NodeEntry:
     return NodeEntry(node.name, host=node.host, slots=node.slots)
 
 
-class ControlledRun:
+class ControlledRun(StartedRun):
     """A run in the hands of this process. Its ranks start when it is followed."""
 
-    job: str | None = None
-    leaves_page = True
+    run: RunDirectory
     awaits_ranks = True
 
     def __init__(self, session: Session, view: View) -> None:
+        super().__init__(session.run_dir, view)
         self.session = session
-        self.run = session.run_dir
-        self._view = view
 
     def show_in(self, view: View) -> None:
         """Show what comes in another view from now on."""
-        self._view = view
+        super().show_in(view)
         self.session.take_view(view)
 
     def follow(self, asks: bool) -> ResultDocument | None:
@@ -139,7 +137,7 @@ class ControlledRun:
         if self.session.handed_over:
             return None
         self.leaves_page = False  # the controller does
-        return follow(Watched(self.run, self._view))
+        return Watched(self.run, self.view).follow()
 
     def linger(self, result: ResultDocument) -> None:
         """Stay as long as the engine needs this process after the end."""

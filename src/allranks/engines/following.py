@@ -11,7 +11,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from allranks.agent.processes import USER_SIGNALS
 from allranks.errors import Interrupted, NodeError, UsageError
@@ -40,20 +39,22 @@ class OnCtrlC(enum.Enum):
     LEAVE = "Ctrl-C leaves it, and it goes on"
 
 
-class StartedRun(Protocol):
-    """A run that has begun, as the process that started it, or follows it, has it."""
+class StartedRun(ABC):
+    """A run that has begun, as the process that started it, or follows it, has it. `run`: None on another machine."""
 
-    @property
-    def run(self) -> RunDirectory | None:
-        """Return the run directory; None where another machine has it."""
+    job: str | None = None  # of Slurm, which needs no process here to go on
+    leaves_page = True  # this process writes the run's end, and so its page
+    awaits_ranks = False  # `--detach` returns once ranks have started; else at once
 
-    job: str | None  # of Slurm, which needs no process here to go on
-    leaves_page: bool  # this process writes the run's end, and so its page
-    awaits_ranks: bool  # `--detach` returns once ranks have started; else at once
+    def __init__(self, run: RunDirectory | None, view: View) -> None:
+        self.run = run
+        self.view = view
 
     def show_in(self, view: View) -> None:
         """Show what comes in another view from now on."""
+        self.view = view
 
+    @abstractmethod
     def follow(self, asks: bool) -> ResultDocument | None:
         """Return the result once the run is over; None where it goes on without this process.
 
@@ -62,23 +63,21 @@ class StartedRun(Protocol):
 
     def linger(self, result: ResultDocument) -> None:
         """Stay as long as the engine needs this process once the end was shown."""
+        return
 
 
-class FollowedRun(ABC):
+class FollowedRun(StartedRun):
     """A run that goes on elsewhere, as the process that follows it has it; each engine has its own.
 
     `stopping`: the engine has heard that the run shall end.
     """
 
-    job: str | None = None
-    leaves_page = True
-    awaits_ranks = False
+    run: RunDirectory
     on_ctrl_c = OnCtrlC.STOP
     asks_at_ctrl_z = False
 
     def __init__(self, run: RunDirectory, view: View) -> None:
-        self.run = run
-        self.view = view
+        super().__init__(run, view)
         self.stopping = False
 
     @abstractmethod
@@ -93,24 +92,43 @@ class FollowedRun(ABC):
     def pass_signal(self, name: str) -> None:
         """Pass USR1 or USR2 on to the ranks, or show why that is not possible."""
 
-    @abstractmethod
     def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
-        """Return the result as it is shown. An engine without a controller writes it, and removes what the run made.
+        """Return the result as it is shown: a controller elsewhere has had SIGTERM, also where Ctrl-C ended the run.
 
-        `reason`: why the run was stopped from here, `ctrl-c` or `stop`; empty where it was not.
+        An engine without a controller writes it, and removes what the run made. `reason`: why the run was stopped from
+        here, `ctrl-c` or `stop`; empty where it was not.
         """
+        if reason == "ctrl-c" and result.exit == TERMINATED:
+            return replace(result, exit=CTRL_C)
+        return result
 
-    def show_in(self, view: View) -> None:
-        """Show what comes in another view from now on."""
-        self.view = view
+    def follow(self, asks: bool = True, stop_first: bool = False) -> ResultDocument | None:
+        """Return the result once the run is over; None where the person has left, or lost the terminal.
 
-    def follow(self, asks: bool) -> ResultDocument | None:
-        """Return the result once the run is over; None where the person has left. `_ask` knows whether it may."""
-        return follow(self)
-
-    def linger(self, result: ResultDocument) -> None:
-        """Return at once: the controller is another process."""
-        return
+        `_ask` knows whether it may.
+        """
+        signals = Signals(self.asks_at_ctrl_z)
+        reason = ""
+        try:
+            if stop_first:
+                self.stop()
+            while True:
+                result = self.turn()
+                self.view.tick(time.time())
+                if result is not None:
+                    return self.finish(result, reason)
+                request = read_request(signals, self)
+                if request == "leave":
+                    return None
+                if request is not None:
+                    self.stop()
+                    if self.stopping and not reason:
+                        reason = request
+                for name in signals.take_for_the_ranks():
+                    self.pass_signal(name)
+                time.sleep(PAUSE)
+        finally:
+            signals.restore()
 
 
 def show_opening(run: RunDirectory, view: View) -> None:
@@ -150,32 +168,6 @@ def _is_led_elsewhere(run: RunDirectory, view: View) -> bool:
             return False
         time.sleep(PAUSE)
     return True
-
-
-def follow(followed: FollowedRun, stop_first: bool = False) -> ResultDocument | None:
-    """Return the result once the run is over; None where the person has left, or lost the terminal."""
-    signals = Signals(followed.asks_at_ctrl_z)
-    reason = ""
-    try:
-        if stop_first:
-            followed.stop()
-        while True:
-            result = followed.turn()
-            followed.view.tick(time.time())
-            if result is not None:
-                return followed.finish(result, reason)
-            request = read_request(signals, followed)
-            if request == "leave":
-                return None
-            if request is not None:
-                followed.stop()
-                if followed.stopping and not reason:
-                    reason = request
-            for name in signals.take_for_the_ranks():
-                followed.pass_signal(name)
-            time.sleep(PAUSE)
-    finally:
-        signals.restore()
 
 
 def read_request(signals: Signals, followed: FollowedRun) -> str | None:
@@ -280,10 +272,6 @@ class Watched(FollowedRun):
     def pass_signal(self, name: str) -> None:
         """Nothing: signals of the follower are not the run's."""
 
-    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
-        """Return the result as the controller wrote it."""
-        return result
-
 
 class WatchedFromAfar(Watched):
     """A run whose controller is on another machine: it lives as long as it writes, by the clock of this one."""
@@ -332,12 +320,6 @@ class Launched(Watched):
     def pass_signal(self, name: str) -> None:
         """Pass USR1 or USR2 on to the controller, which gives it to the ranks."""
         self._tell(USER_SIGNALS[name])
-
-    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
-        """Return the result for who has pressed Ctrl-C: the controller has had SIGTERM."""
-        if reason == "ctrl-c" and result.exit == TERMINATED:
-            return replace(result, exit=CTRL_C)
-        return result
 
     def _tell(self, number: int) -> None:
         if self.is_alive() and not self._has_ended:

@@ -52,6 +52,7 @@ from allranks.settings.secrets import redact_argv
 from allranks.text import format_duration, name_with, plural
 
 from .controlled import ControlledRun, begin
+from .following import StartedRun
 from .hosts import Hosts
 from .join import follow, hello_of
 from .joinsecret import own_secret_differs, secret_of
@@ -92,7 +93,7 @@ class Meeting:
         if refusal is not None:
             raise self._not_started(*refusal)
         self._admission.started = True
-        self._signals.throw()
+        self._signals.install(throws=True)
         return self._cluster()
 
     def _open(self) -> None:
@@ -108,13 +109,13 @@ class Meeting:
             self._say(f"the secret is this user's own, in {self._secret.made_at}")
 
     def _is_given_up(self) -> bool:
-        return bool(self._admission.failure or self._stop or self._signals.taken())
+        return bool(self._admission.failure or self._stop or self._signals.first)
 
     def _refusal(self, missing: list[int]) -> tuple[int, Finding] | None:
         """Say why the run does not begin, with its exit code; None where all are here."""
         if self._admission.failure is not None:
             return UsageError.exit_code, self._admission.failure
-        signal = self._signals.taken()
+        signal = self._signals.first
         if signal is None and not self._stop:
             return (NODE_FAILED, self._never_came(missing)) if missing else None
         who = f"node 0 ({self._host})" if signal else "a node"
@@ -194,7 +195,7 @@ class Meeting:
 
     def finish(self, exit_code: int, message: str) -> None:
         """Tell every node how it ended, whatever signal comes now."""
-        self._signals.note()
+        self._signals.install(throws=False)
         self._listener.finish(exit_code, message)
 
     # -- words -------------------------------------------------------------------------------------
@@ -396,30 +397,23 @@ class CoordinatedRun(ControlledRun):
         return result
 
 
-class JoinedNode:
+class JoinedNode(StartedRun):
     """A node that dials node 0 and does what it was started for. The run directory is on node 0."""
 
-    run: RunDirectory | None = None
-    job: str | None = None
     leaves_page = False
-    awaits_ranks = False
 
     def __init__(self, spec: RunSpec, secret: JoinSecret, view: View) -> None:
+        super().__init__(None, view)
         self._spec = spec
         self._secret = secret
-        self._view = view
         node_zip(tuple(all_checks()))  # made now: the relay starts the faster
-
-    def show_in(self, view: View) -> None:
-        """Show what comes in another view from now on."""
-        self._view = view
 
     def follow(self, asks: bool) -> NodeResult:
         """Dial node 0 and stay until the run is over; return exit code and message, with a verdict of this node's."""
         spec = self._spec
         hello = hello_of(spec, spec.target.node_rank or 0, os.getcwd())
         places = [(spec.rendezvous.master_addr or "", spec.target.join_port)]
-        say = partial(self._view.say, LABEL)
+        say = partial(self.view.say, LABEL)
         host, port = places[0]
         say(f"node {spec.target.node_rank} of {spec.target.nodes} ({hello.hostname}): dialling {host}:{port}")
         outcome = follow(spec, own_of(spec), self._secret.value, hello, places, say)
@@ -433,9 +427,6 @@ class JoinedNode:
             verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE)
             result = NodeResult(exit=outcome.exit, message=finding.message, verdict=verdict)
         return result
-
-    def linger(self, result: ResultDocument) -> None:
-        """Nothing: node 0 has the run."""
 
 
 def own_of(spec: RunSpec) -> NodeArguments:

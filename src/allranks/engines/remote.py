@@ -27,7 +27,7 @@ from allranks.runs.view import View
 from allranks.settings import RunSpec
 
 from . import Stopped
-from .following import FollowedRun, follow
+from .following import FollowedRun
 
 LONGEST = 19  # of the name, so that the time of the run and four digits of chance still fit
 Place = TypeVar("Place")
@@ -161,7 +161,7 @@ class RemoteEngine(ABC):
 
     def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
         """End the run, remove what it made, and wait until it is over."""
-        result = follow(self.follow(run, view), stop_first=True)
+        result = self.follow(run, view).follow(stop_first=True)
         has_failed = result is not None and result.exit not in (DONE, CTRL_C, TERMINATED)
         return Stopped(run.name, "engine", code_if(has_failed, NODE_FAILED))
 

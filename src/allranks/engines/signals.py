@@ -13,38 +13,26 @@ WORDS = {signal.SIGINT: "ctrl-c", signal.SIGTERM: "stop", signal.SIGHUP: "leave"
 
 
 class SignalWatch:
-    """What SIGINT, SIGTERM and SIGHUP do to a command that others depend on: noted until `taken`, or raised.
+    """What SIGINT, SIGTERM and SIGHUP do to a command that others depend on. `first`: the one that came first, by name.
 
-    asyncio's handlers go in its place while a loop has some, and leave the system's behind: so `note` and `throw`
-    put this one in place again."""
+    asyncio's handlers go in its place while a loop has some, and leave the system's behind: so `install` puts this one
+    in place again."""
 
     def __init__(self) -> None:
-        self._seen: str | None = None
-        self._throws = False
-        self.note()
+        self.first: str | None = None
+        self.install(throws=False)
 
-    def note(self) -> None:
-        """Remember a signal from now on."""
-        self._install(False)
-
-    def throw(self) -> None:
-        """Raise KeyboardInterrupt or Interrupted at a signal from now on, at once for one that has come."""
-        self._install(True)
-        if self._seen is not None:
-            self._on_signal(signal.Signals[self._seen], None)
-
-    def taken(self) -> str | None:
-        """Return the name of the first signal that has come."""
-        return self._seen
-
-    def _install(self, throws: bool) -> None:
+    def install(self, throws: bool) -> None:
+        """Note signals from now on. `throws`: raise KeyboardInterrupt or Interrupted, also for one that has come."""
         self._throws = throws
         for number in WORDS:
             signal.signal(number, self._on_signal)
+        if throws and self.first is not None:
+            self._on_signal(signal.Signals[self.first], None)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        self._seen = self._seen or name
+        self.first = self.first or name
         if not self._throws:
             return
         if number == signal.SIGINT:
@@ -62,19 +50,20 @@ class Signals:
         self._seen: str | None = None
         self._for_the_ranks: list[str] = []
         self._words = {**WORDS, signal.SIGTSTP: "ctrl-z"} if asks_at_ctrl_z else WORDS
-        self._before = {number: signal.signal(number, self._note) for number in self._words}
-        self._before |= {number: signal.signal(number, self._note_for_ranks) for number in USER_SIGNALS.values()}
+        self._names = {number: name for name, number in USER_SIGNALS.items()}
+        self._before = {number: signal.signal(number, self._note) for number in (*self._words, *self._names)}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self._seen = self._words[signal.Signals(number)]
-
-    def _note_for_ranks(self, number: int, frame: FrameType | None) -> None:
-        self._for_the_ranks += [name for name, signal_number in USER_SIGNALS.items() if signal_number == number]
+        arrived = signal.Signals(number)
+        if arrived in self._names:
+            self._for_the_ranks.append(self._names[arrived])
+        else:
+            self._seen = self._words[arrived]
 
     def take_for_the_ranks(self) -> list[str]:
         """Return USR1 or USR2 once for each arrival since the last call."""
-        names = self._for_the_ranks[:]
-        del self._for_the_ranks[: len(names)]
+        names = self._for_the_ranks
+        self._for_the_ranks = []
         return names
 
     def take(self) -> str | None:

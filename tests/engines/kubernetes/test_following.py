@@ -20,7 +20,6 @@ import pytest
 from tests import forked
 
 from allranks.diagnose.pod_states import not_reached, refusal
-from allranks.engines.following import follow
 from allranks.engines.kubernetes import engine as following
 from allranks.engines.kubernetes.kubectl import Kubectl, KubectlError, reason_of
 from allranks.engines.remote import read_place
@@ -320,7 +319,7 @@ def test_the_signal_that_ended_a_follower_is_its_exit_code(
 
     monkeypatch.setattr(one, "turn", turn)
     one.view = LiveView()
-    result = follow(one)
+    result = one.follow()
     assert result is not None and result.exit == code
     assert (directory.read_document("result.json") or {})["exit"] == code
     assert capsys.readouterr().out.count("SIGUSR1 is not passed on: kubernetes runs take no signals") == 1

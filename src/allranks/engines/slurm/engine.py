@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ from allranks.diagnose.slurm_jobs import (
 from allranks.engines import PreparedLaunch, Stopped, engine_named
 from allranks.engines.following import Display, FollowedRun, OnCtrlC, show_opening, verdict_on
 from allranks.errors import AllranksError, NodeError, UsageError
-from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
+from allranks.exitcodes import NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict
 from allranks.plan.ranks import Plan
 from allranks.plan.render import RenderRequest
@@ -248,12 +247,6 @@ class JobFollower(FollowedRun):
             jobs.tell(self._number, name)
         except jobs.SlurmError as error:
             self._say(f"SIG{name} is not passed on: {error}")
-
-    def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
-        """Return the result for who followed: a stop ends the controller by SIGTERM, also where Ctrl-C asked for it."""
-        if reason == "ctrl-c" and result.exit == TERMINATED:
-            return replace(result, exit=CTRL_C)
-        return result
 
 
 def _by_slurm(result: ResultDocument) -> bool:
