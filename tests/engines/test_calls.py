@@ -17,7 +17,7 @@ import pytest
 from tests.engines.test_dialled import BOUND, HEADER, Meeting, read
 
 from allranks.cluster import Node
-from allranks.engines.calls import CalledTransport, ChannelServer
+from allranks.engines.calls import CalledTransport, serve_channels
 from allranks.errors import NodeError
 from allranks.protocol.header import FetchHeader
 from allranks.protocol.secure import Records
@@ -33,7 +33,7 @@ class Coordinator(Meeting):
     def __init__(self) -> None:
         super().__init__()
         self.uid = secrets.token_hex(8)
-        self.listener.serve(ChannelServer(self.listener, {"h2": 1, "h3": 2}).start(socket_name(self.uid)))
+        self.listener.serve(serve_channels(self.listener, {"h2": 1, "h3": 2}, socket_name(self.uid)))
 
     def control(self, sock: socket.socket, records: Records) -> dict[str, object]:
         """The next control message that a node gets."""

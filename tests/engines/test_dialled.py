@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 from tests.hosts.waiting import BOUND
@@ -18,7 +19,7 @@ from tests.hosts.waiting import BOUND
 from allranks.agent.dial import Tries
 from allranks.agent.tls import Encryption
 from allranks.cluster import Node
-from allranks.engines.dialled import ANY, LOOPBACK, DialledTransport, Listener, Refuse, Seating
+from allranks.engines.dialled import ANY, LOOPBACK, DialledTransport, Listener, Refuse
 from allranks.engines.joined import JoinedTransport
 from allranks.errors import UsageError
 from allranks.gang.transport import NodeHungUp
@@ -336,7 +337,7 @@ def test_a_port_that_is_taken_is_named_with_the_reason():
 @pytest.mark.parametrize("kind", [DialledTransport, JoinedTransport])
 def test_a_node_that_does_not_come_back_is_a_verdict_with_a_cause(meeting, kind):
     """The verdict of a retry for which it did not come was "unknown"."""
-    transport = kind({"h2": Seating(meeting.listener, 1)})
+    transport = kind({"h2": partial(meeting.listener.connect, 1)})
     node = Node(1, "h2", "127.0.0.1")
     assert transport.silence(node, 12.0).id == "node-network-down"
     assert transport.failure(node, b"", "", None).id == "agent-killed"

@@ -1,12 +1,14 @@
 """NCCL's and Gloo's own choice of interfaces, by table, and what is set where it would be wrong."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from allranks.findings import unset
 from allranks.plan.interfaces import (
+    InterfaceChoice,
     InterfaceProof,
-    Origins,
     choose_interfaces,
     gloo_default,
     nccl_interfaces,
@@ -14,6 +16,12 @@ from allranks.plan.interfaces import (
     who_speaks,
 )
 from allranks.protocol.plan_facts import NodeFacts, interface_of, on_link, read_facts
+
+
+def choose(
+    name: str, facts: NodeFacts, proof: InterfaceProof, pin: bool = True, of_run: Any = (), forwarded: Any = ()
+) -> InterfaceChoice:
+    return choose_interfaces(name, facts, proof, pin, partial(unset, of_run=of_run, forwarded=forwarded))
 
 
 def interface(name: str, *addresses: str, running: bool = True) -> dict[str, Any]:
@@ -167,14 +175,14 @@ PINS = [
 
 @pytest.mark.parametrize(("interfaces", "proof", "expected"), PINS)
 def test_what_is_set(interfaces: list[dict[str, Any]], proof: InterfaceProof, expected: dict[str, str]) -> None:
-    choice = choose_interfaces("h1", node(*interfaces), proof)
+    choice = choose("h1", node(*interfaces), proof)
     assert choice.env == expected
     assert choice.findings == ()
     assert len(choice.explanation) == 2
 
 
 def test_never_pinned_where_all_share_a_network() -> None:
-    choice = choose_interfaces("h1", node(LO, ETH0, ETH1), InterfaceProof("lo", ("lo",), ("eth0",)), pin=False)
+    choice = choose("h1", node(LO, ETH0, ETH1), InterfaceProof("lo", ("lo",), ("eth0",)), pin=False)
     assert choice.env == {"GLOO_SOCKET_IFNAME": "lo"}
 
 
@@ -187,14 +195,14 @@ def test_never_pinned_where_all_share_a_network() -> None:
     ],
 )
 def test_who_speaks_is_left_alone_and_warned(parts: dict[str, Any]) -> None:
-    choice = choose_interfaces("h1", node(LO, ETH0, ETH1, **parts), InterfaceProof("eth1", ("eth1",), ("eth0",)))
+    choice = choose("h1", node(LO, ETH0, ETH1, **parts), InterfaceProof("eth1", ("eth1",), ("eth0",)))
     assert choice.env == {"GLOO_SOCKET_IFNAME": "eth1"}
     assert [(f.id, f.status, f.where.node) for f in choice.findings] == [("wrong-interface", "warn", "h1")]
     assert "--env NCCL_SOCKET_IFNAME==eth1" in choice.findings[0].remedy
 
 
 def test_bootstrap_interface_that_was_not_tried_is_a_warning() -> None:
-    choice = choose_interfaces("h1", node(LO, IB0, ETH0), InterfaceProof("eth0", ("eth0",)))
+    choice = choose("h1", node(LO, IB0, ETH0), InterfaceProof("eth0", ("eth0",)))
     assert choice.env == {"GLOO_SOCKET_IFNAME": "eth0"}
     assert [f.id for f in choice.findings] == ["wrong-interface"]
     assert choice.findings[0].message == "h1: NCCL will take ib0, which was not part of the rendezvous check"
@@ -202,7 +210,7 @@ def test_bootstrap_interface_that_was_not_tried_is_a_warning() -> None:
 
 def test_filter_that_matches_nothing_is_a_warning() -> None:
     proof = InterfaceProof("eth0", ("eth0",))
-    choice = choose_interfaces("h1", node(LO, ETH0, environ={"NCCL_SOCKET_IFNAME": "ens"}), proof)
+    choice = choose("h1", node(LO, ETH0, environ={"NCCL_SOCKET_IFNAME": "ens"}), proof)
     assert [(f.id, f.status) for f in choice.findings] == [("no-interface", "warn")]
     assert choice.findings[0].message.startswith("h1: NCCL_SOCKET_IFNAME=ens matches no running interface")
 
@@ -225,7 +233,7 @@ def test_gloo_set_by_the_user(value: str, ids: list[tuple[str, str]]) -> None:
     facts = node(
         LO, ETH0, ETH1, interface("eth9"), interface("bad0", "10.66.0.1/24"), environ={"GLOO_SOCKET_IFNAME": value}
     )
-    choice = choose_interfaces("h1", facts, InterfaceProof("eth0", ("eth0", "eth1"), ("bad0",)))
+    choice = choose("h1", facts, InterfaceProof("eth0", ("eth0", "eth1"), ("bad0",)))
     assert [(f.id, f.status) for f in choice.findings if "GLOO" in f.message] == ids
     assert ("GLOO_SOCKET_IFNAME" in choice.env) == (value == "e")
 
@@ -233,17 +241,17 @@ def test_gloo_set_by_the_user(value: str, ids: list[tuple[str, str]]) -> None:
 @pytest.mark.parametrize(
     ("origins", "says"),
     [
-        (Origins(of_run=("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")), "from --env, or from [env]"),
-        (Origins(forwarded=("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")), "in this shell"),
-        (Origins(), ""),
+        ({"of_run": ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}, "from --env, or from [env]"),
+        ({"forwarded": ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}, "in this shell"),
+        ({}, ""),
     ],
     ids=["--env or [env]", "the caller's shell", "the node"],
 )
-def test_a_fix_says_where_the_variable_was_set(origins: Origins, says: str) -> None:
+def test_a_fix_says_where_the_variable_was_set(origins: dict[str, tuple[str, ...]], says: str) -> None:
     """`unset` in the shell does not help where --env or settings file has the value."""
     facts = node(LO, ETH0, environ={"GLOO_SOCKET_IFNAME": "ens3", "NCCL_SOCKET_IFNAME": "ens"})
-    choice = choose_interfaces("h1", facts, InterfaceProof("eth0", ("eth0",)), origins=origins)
+    choice = choose("h1", facts, InterfaceProof("eth0", ("eth0",)), **origins)
     assert len(choice.findings) == 2
     for finding in choice.findings:
         assert says in finding.remedy
-        assert finding.remedy.startswith("remove" if origins.of_run else "unset")
+        assert finding.remedy.startswith("remove" if "of_run" in origins else "unset")

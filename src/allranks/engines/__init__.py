@@ -11,6 +11,7 @@ Callers ask `engine_for` or `engine_of`, and never for a name. This module stays
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -86,32 +87,42 @@ class PreparedLaunch(Protocol):
         """Do it. Raise NotStarted where the engine refuses the run, AllranksError where nothing has come of it."""
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """One way to run. The controller is this process, or one in a job, in a pod or on a cloud machine."""
 
+    @abstractmethod
     def prepare(self, resolved: Resolved) -> PreparedLaunch:
         """Return what a start would do, from settings, files and the environment alone."""
 
     def lives(self, run: RunDirectory) -> bool:
-        """Return whether a run whose controller is not on this host goes on; True where the engine does not answer."""
+        """Return whether a run whose controller is not on this host goes on, as far as the engine can be asked.
+
+        True where it does not answer.
+        """
+        return False
 
     def condition(self, run: RunDirectory, state: str) -> Document:
         """Return the fields of the `status` document that this engine knows of a run in `state`."""
+        return {}
 
+    @abstractmethod
     def follow(self, run: RunDirectory, view: View) -> StartedRun:
         """Follow a run that has no controller on this host; where it has none at all, become it."""
 
+    @abstractmethod
     def stop(self, run: RunDirectory, grace: float, view: View) -> Stopped:
         """End a run that has no controller on this host, and wait until it is over.
 
         `grace`: seconds for ranks to save.
         """
 
+    @abstractmethod
     def stop_notice(self, run: RunDirectory, grace: float) -> str:
         """Return the sentence that `stop` begins with."""
 
     def finish(self, run: RunDirectory, now: float) -> None:
         """Write the end of a run that is over and has no result. `now`: unix seconds. Nothing where it may go on."""
+        return
 
 
 def engine_named(name: str) -> Engine:

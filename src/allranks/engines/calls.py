@@ -42,25 +42,20 @@ CONSENT = "start `allranks join` there with --allow-exec to let it"
 # -- the coordinator's side --------------------------------------------------------------------------------
 
 
-class ChannelServer:
-    """Answers commands on node 0, in the loop of the listener. `ranks`: node ranks by name."""
+async def serve_channels(listener: Listener, ranks: Mapping[str, int], name: str) -> asyncio.Server:
+    """Answer commands on node 0 at a name, in the loop of the listener. Raise OSError where another process has it.
 
-    def __init__(self, listener: Listener, ranks: Mapping[str, int]) -> None:
-        self._listener = listener
-        self._ranks = ranks
+    `ranks`: node ranks by name.
+    """
 
-    async def start(self, name: str) -> asyncio.Server:
-        """Listen at a name; raise OSError where another process has it."""
-        return await asyncio.start_unix_server(self._accept, name, limit=1 << 20)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._listener.keep(asyncio.current_task())
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        listener.keep(asyncio.current_task())
         if peer_of(writer.get_extra_info("socket")).uid != os.getuid():
             writer.close()
             return
         try:
             request = decode(ChannelRequest, await asyncio.wait_for(read_packed(reader), REQUEST_SECONDS))
-            line = await self._line(request)
+            line = await called(request)
         except Declined as declined:
             answer = ChannelAnswer(declined=str(declined))
         except asyncio.TimeoutError:
@@ -75,12 +70,13 @@ class ChannelServer:
             writer.write(packed(encode(answer)))
         writer.close()
 
-    async def _line(self, request: ChannelRequest) -> Line:
-        """Return the connection that a node makes for a request. Raise Declined, DecodeError, TimeoutError."""
-        rank = self._ranks.get(request.node)
+    async def called(request: ChannelRequest) -> Line:
+        rank = ranks.get(request.node)
         if rank is None:
             raise DecodeError(f"{request.node[:MOST_SHOWN]} is not a node that has joined")
-        return await self._listener.call(rank, min(max(request.seconds, 0.1), MOST_SECONDS))
+        return await listener.call(rank, min(max(request.seconds, 0.1), MOST_SECONDS))
+
+    return await asyncio.start_unix_server(accept, name, limit=1 << 20)
 
 
 # -- the side of a command on node 0 -----------------------------------------------------------------------

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from allranks.agent.dial import one_sentence
 from allranks.agent.files import text_of_errno
@@ -174,6 +174,11 @@ class Line:
         if not self.closed:
             self._writer.write(self._records.pack(pack_control(TO_NODE.write(control))))
 
+    async def part(self, control: ToNode) -> None:
+        """Send a last control message, which the node reads before the connection ends."""
+        self.tell(control)
+        await self.flush()
+
     async def flush(self) -> None:
         """Wait until what was sent has been handed to the kernel, for 2 seconds at most."""
         with contextlib.suppress(OSError, asyncio.TimeoutError):
@@ -243,14 +248,6 @@ class Line:
         self._writer.close()
 
 
-@dataclass(frozen=True)
-class Call:
-    """A node is asked to dial once more: as this node, and where that connection is awaited."""
-
-    rank: int
-    line: asyncio.Future[Line]
-
-
 @dataclass
 class Stranger:
     """A connection that has not proved itself yet; `has_greeted`: it has begun to."""
@@ -285,7 +282,7 @@ class Listener:
         self._thread = threading.Thread(target=self._loop.run_forever, name="listener", daemon=True)
         self._servers: list[asyncio.Server] = []
         self._strangers: list[Stranger] = []  # the oldest first
-        self._calls: dict[str, Call] = {}  # by token: those that are not answered yet
+        self._calls: dict[tuple[int, str], asyncio.Future[Line]] = {}  # by node and token: those not answered yet
         self._answers: set[Line] = set()  # connections that answer calls
         self._reported: set[str] = set()
         self.refusals: list[str] = []  # of connections that did not prove themselves, a sentence for each address
@@ -475,22 +472,22 @@ class Listener:
         return shake.channel()
 
     def _report(self, peer: str, error: BaseException) -> None:
-        if peer in self._reported or len(self._reported) >= REPORTED:
-            return
-        self._reported.add(peer)
         why = "it did not prove itself in time"
         if isinstance(error, SecureError):
             why = str(error)
         elif isinstance(error, EOFError):
             why = "it ended the handshake, as one does that has another secret"
         sentence = f"a connection from {peer} was refused: {why}"
-        self.refusals.append(sentence)
-        self._say(sentence)
+        if self._say_once(sentence, peer):
+            self.refusals.append(sentence)
 
-    def _say_once(self, text: str) -> None:
-        if text not in self._reported and len(self._reported) < REPORTED:
-            self._reported.add(text)
-            self._say(text)
+    def _say_once(self, text: str, about: str = "") -> bool:
+        """Say a sentence, unless it was said, or another one `about` the same; tell whether it was."""
+        if {text, about} & self._reported or len(self._reported) >= REPORTED:
+            return False
+        self._reported.add(about or text)
+        self._say(text)
+        return True
 
     async def _serve(self, line: Line, hello: HelloControl, peer: str, rest: list[bytes]) -> None:
         """Give a node its seat, and carry what it sends until the connection ends."""
@@ -514,20 +511,16 @@ class Listener:
                 self._changed.set()
 
     async def _seat(self, line: Line, hello: HelloControl, peer: str) -> Seat | None:
+        parting: ToNode | None = self._over
         try:
             seat = self.seats[self._admit(self.seats, hello, peer)]
         except NotYet as error:
-            line.tell(WaitControl(str(error)))
-            await line.flush()
-            return None
+            parting = WaitControl(str(error))
         except Refuse as error:
-            line.tell(RefusedControl(2, str(error)))
-            await line.flush()
+            parting = RefusedControl(2, str(error))
             self._say_once(str(error))  # it may come again and again
-            return None
-        if self._over is not None:
-            line.tell(self._over)
-            await line.flush()
+        if parting is not None:
+            await line.part(parting)
             return None
         if seat.line is not None:
             await seat.line.end()
@@ -548,9 +541,9 @@ class Listener:
         elif isinstance(control, SignalControl) and control.name in USER_SIGNALS:
             self.signalled(seat.rank, control.name)
         elif isinstance(control, DeclinedControl):
-            call = self._calls.get(control.token)
-            if call is not None and call.rank == seat.rank and not call.line.done():
-                call.line.set_exception(Declined(one_sentence(control.message)))
+            call = self._calls.get((seat.rank, control.token))
+            if call is not None and not call.done():
+                call.set_exception(Declined(one_sentence(control.message)))
 
     @staticmethod
     async def _control(line: Line, record: bytes) -> ToCoordinator | None:
@@ -574,27 +567,26 @@ class Listener:
         Raise Declined, asyncio.TimeoutError. In the listener's loop.
         """
         token = secrets.token_hex(16)
-        call = self._calls[token] = Call(rank, self._loop.create_future())
+        call = self._calls[rank, token] = self._loop.create_future()
         try:
             deadline = self._loop.time() + seconds
             line = await self._line_of(rank, deadline)
             if line is None:
                 raise asyncio.TimeoutError
             line.tell(CallControl(token))
-            return await asyncio.wait_for(call.line, deadline - self._loop.time())
+            return await asyncio.wait_for(call, deadline - self._loop.time())
         finally:
-            del self._calls[token]
+            del self._calls[rank, token]
 
     async def _answered(self, line: Line, hello: HelloControl, rest: list[bytes]) -> None:
-        call = self._calls.get(hello.call)
-        if call is None or call.rank != hello.rank or call.line.done():
-            line.tell(RefusedControl(2, "the call is over"))
-            await line.flush()
+        call = self._calls.get((hello.rank, hello.call))
+        if call is None or call.done():
+            await line.part(RefusedControl(2, "the call is over"))
             await line.end()
             return
         line.is_call = True
         self._answers.add(line)
-        call.line.set_result(line)
+        call.set_result(line)
         try:
             while not line.closed:
                 for record in rest:
@@ -668,43 +660,36 @@ class Listener:
         await asyncio.gather(*other_tasks, return_exceptions=True)
 
 
-class Seating(NamedTuple):
-    """Where a node dials in: the listener, and its rank there."""
-
-    listener: Listener
-    rank: int
+# Gives a channel to one node: see `Listener.connect`.
+Dial = Callable[[AgentHeader, float], Coroutine[Any, Any, socket.socket | None]]
 
 
 class DialledTransport(SshTransport):
     """Nodes that have dialled in, by name; all others are this machine, and start as ever."""
 
-    def __init__(
-        self, seats: Mapping[str, Seating], agent_python: str | None = None, python: str | None = None
-    ) -> None:
+    def __init__(self, dials: Mapping[str, Dial], agent_python: str | None = None, python: str | None = None) -> None:
         super().__init__((), agent_python, python)
-        self._seats = seats
+        self._dials = dials
 
     async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
         """Return the node's present connection, or the next one that it makes within `seconds`; raise NodeHungUp."""
-        seat = self._seats.get(node.name)
-        if seat is None:
+        dial = self._dials.get(node.name)
+        if dial is None:
             return await super().connect(node, header, seconds)
         assert isinstance(header, AgentHeader), "nodes that have dialled in are not swept"
-        sock = await seat.listener.connect(seat.rank, header, seconds)
-        if sock is None:
-            return None
-        return Client.of_socket(sock)
+        sock = await dial(header, seconds)
+        return Client.of_socket(sock) if sock is not None else None
 
     def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
         """Say that a node that had joined has left."""
-        if node.name not in self._seats:
+        if node.name not in self._dials:
             return super().failure(node, stdout, stderr, code)
         text = f"{node.name} joined and then hung up"
         return Finding("agent-killed", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
 
     def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
         """Say that a node that had joined does not come back."""
-        if node.name not in self._seats:
+        if node.name not in self._dials:
             return super().silence(node, seconds, stderr)
         text = f"{node.name} joined, but its connection was not there for {seconds:g} s"
         return Finding("node-network-down", "fail", text, f"look at what {node.name} printed", Where(node=node.name))

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import IO, NamedTuple
+from typing import IO
 
 from allranks.agent.processes import USER_SIGNALS
 from allranks.cluster import Cluster, Node
@@ -117,11 +117,7 @@ show refused echo "$d"
 fi"""
 
 
-class Program(NamedTuple):
-    """An allranks on a host, as the first words of a command there."""
-
-    python: str
-    script: str
+Program = tuple[str, str]  # an allranks on a host, as the first words of a command there: Python, and its script
 
 
 def controller_elsewhere(resolved: Resolved) -> LaunchElsewhere | None:
@@ -199,7 +195,9 @@ class LaunchElsewhere:
             )
         name = os.path.basename(directory)
         here = os.path.abspath(self._spec.places.runs_dir)
-        hosts = _absolute(self._spec.target.hosts or "") if lends else ""
+        hosts = self._spec.target.hosts or "" if lends else ""
+        if Path(hosts).expanduser().is_file():  # it is to mean the same in another directory
+            hosts = str(Path(hosts).expanduser().absolute())
         ssh_options = self._spec.launch.ssh_options
         note_run_elsewhere(
             RunElsewhere(name, time.time(), there.destination, directory, here, ssh_options, hosts), os.environ
@@ -222,7 +220,11 @@ class LaunchElsewhere:
         if not others:
             return False, ""
         ssh = ssh_transport(self._spec)
-        tries = {node.index: TRY % (shlex.join(_trying(ssh, node)), node.index) for node in others}
+        tries = {}
+        for node in others:
+            program, *options, _ = ssh.client(node)
+            log_in = [program, "-o", "ConnectTimeout=5", *options, "true"]
+            tries[node.index] = TRY % (shlex.join(log_in), node.index)
         answer = shell.ask("\n".join(["tries() {", *tries.values(), "wait", "}", "show reached tries"]))
         from_there = _text(answer, "reached").split()
         lacking = [node for node in others if str(node.index) not in from_there]
@@ -307,18 +309,6 @@ class LaunchElsewhere:
         }
 
 
-def _trying(ssh: SshTransport, node: Node) -> list[str]:
-    """Return the words of an ssh that only logs in."""
-    words = ssh.client(node)
-    return [words[0], "-o", "ConnectTimeout=5", *words[1:-1], "true"]
-
-
-def _absolute(hosts: str) -> str:
-    """Return --hosts so that it means the same in another directory."""
-    path = Path(hosts).expanduser()
-    return str(path.absolute()) if path.is_file() else hosts
-
-
 def _seen_from(cluster: Cluster, node: Node) -> Cluster:
     """Return the cluster as that node sees it: it is its own machine, and this one is another."""
     nodes, spares = (
@@ -370,11 +360,11 @@ class ControllerHost:
                 f"(tried {join_words(list(pythons[:3]))})\nhint: --controller another host of the list, or leave it out"
             )
         if "place" not in answer:
-            answer = self.shell.ask(f"{find}\n{PUT % base64.encodebytes(_archive(files)).decode()}")
+            answer = self.shell.ask(f"{find}\n{PUT % base64.encodebytes(_archived(files)).decode()}")
         place = _text(answer, "place")
         if not place:
             raise NodeError(f"{self._node.name}: nothing can be written below ~/.local/state/allranks there")
-        return Program(chosen, f"{place}/{START}")
+        return chosen, f"{place}/{START}"
 
     def put(self, path: str, content: IO[bytes]) -> None:
         """Write a file there."""
@@ -386,8 +376,9 @@ class ControllerHost:
     def lend_ssh(self, program: Program, nodes: Sequence[Node], ssh: SshTransport) -> None:
         """Lend ssh of this machine to these nodes to a controller that a command there begins, while we are here."""
         self._door = secrets.token_hex(8)
-        script = os.path.join(os.path.dirname(program.script), DOOR_SCRIPT)
-        lend_ssh(self.shell.become(shlex.join([program.python, script, self._door])), nodes, ssh)
+        python, script = program
+        door = os.path.join(os.path.dirname(script), DOOR_SCRIPT)
+        lend_ssh(self.shell.become(shlex.join([python, door, self._door])), nodes, ssh)
 
     def show(self, command: str) -> int:
         """Run a shell command there in this terminal, and return its exit code; 255 where the connection has ended.
@@ -406,7 +397,7 @@ class ControllerHost:
         return _carry(argv, is_terminal)
 
 
-def _archive(files: Mapping[str, bytes]) -> bytes:
+def _archived(files: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, content in files.items():

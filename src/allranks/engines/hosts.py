@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from allranks.engines import PreparedLaunch, Stopped
+from allranks.engines import Engine, PreparedLaunch, Stopped
 from allranks.exitcodes import NODE_FAILED, code_if
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import Document
 
 if TYPE_CHECKING:
     from allranks.runs.view import View
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from .following import StartedRun
 
 
-class Hosts:
+class Hosts(Engine):
     """Nodes that the user names, virtual nodes of this machine, or those of the allocation that we are in."""
 
     def prepare(self, resolved: Resolved) -> PreparedLaunch:
@@ -28,14 +27,6 @@ class Hosts:
         from .controlled import ControlledLaunch  # imported late: `status` needs no controller
 
         return ControlledLaunch(resolved)
-
-    def lives(self, run: RunDirectory) -> bool:
-        """Return False: a controller on another host is not asked."""
-        return False
-
-    def condition(self, run: RunDirectory, state: str) -> Document:
-        """Return nothing: the run directory says it all."""
-        return {}
 
     def follow(self, run: RunDirectory, view: View) -> StartedRun:
         """Become the controller of the run."""
@@ -53,9 +44,6 @@ class Hosts:
     def stop_notice(self, run: RunDirectory, grace: float) -> str:
         """Return the sentence that `stop` begins with."""
         return f"the controller of {run.name} is dead: looking for its agents on the nodes"
-
-    def finish(self, run: RunDirectory, now: float) -> None:
-        """Write nothing: `attach` takes the run over, `stop` ends it."""
 
 
 ENGINE = Hosts()

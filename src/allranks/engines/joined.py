@@ -21,8 +21,8 @@ from allranks.cluster import Cluster, Node
 from allranks.cluster.nodes import JOINED
 from allranks.cluster.schedulers import node_names
 from allranks.engines import NotStarted
-from allranks.engines.calls import ChannelServer
-from allranks.engines.dialled import ANY, LOOPBACK, STOPS, DialledTransport, Listener, Seating
+from allranks.engines.calls import serve_channels
+from allranks.engines.dialled import ANY, LOOPBACK, STOPS, DialledTransport, Listener
 from allranks.engines.join import Admission
 from allranks.engines.joinsecret import JoinSecret, is_this_machine
 from allranks.errors import AllranksError, UsageError
@@ -88,7 +88,9 @@ class Meeting:
         """Wait for the other nodes. Raise UsageError without the port, NotStarted where they do not come."""
         self._open()
         deadline = self._started + self._spec.limits.init_timeout
-        missing = self._listener.wait(deadline, self._tell, self._is_given_up)
+        missing = self._listener.wait(
+            deadline, self._tell, lambda: bool(self._admission.failure or self._stop or self._signals.first)
+        )
         refusal = self._refusal(missing)
         if refusal is not None:
             raise self._not_started(*refusal)
@@ -107,9 +109,6 @@ class Meeting:
         self._say(f"node 0 of {self._count} ({self._host}) listens on port {port}{connections}")
         if self._secret.made_at:
             self._say(f"the secret is this user's own, in {self._secret.made_at}")
-
-    def _is_given_up(self) -> bool:
-        return bool(self._admission.failure or self._stop or self._signals.first)
 
     def _refusal(self, missing: list[int]) -> tuple[int, Finding] | None:
         """Say why the run does not begin, with its exit code; None where all are here."""
@@ -151,8 +150,8 @@ class Meeting:
 
     def transport(self) -> DialledTransport:
         """Return how the nodes that came are reached."""
-        seats = {name: Seating(self._listener, rank) for name, rank in self._ranks.items()}
-        return JoinedTransport(seats, self._spec.launch.agent_python, self._spec.launch.python)
+        dials = {name: partial(self._listener.connect, rank) for name, rank in self._ranks.items()}
+        return JoinedTransport(dials, self._spec.launch.agent_python, self._spec.launch.python)
 
     def on_stop(self, stop: Callable[[str], None]) -> None:
         """Call `stop` when a node asks for the end, or at once where one has asked since all were here."""
@@ -169,7 +168,7 @@ class Meeting:
         self.on_stop(session.stop_from_afar)
         self._listener.signalled = lambda rank, signal: session.signal_at_node(names[rank], signal)
         try:
-            self._listener.serve(ChannelServer(self._listener, self._ranks).start(socket_name(session.context.uid)))
+            self._listener.serve(serve_channels(self._listener, self._ranks, socket_name(session.context.uid)))
         except OSError as error:
             self._say(f"allranks exec and fetch cannot reach the nodes of this run: {text_of_errno(error)}")
 
@@ -203,10 +202,6 @@ class Meeting:
     def _stopped_early(self, reason: str) -> None:
         self._stop = self._stop or reason
 
-    def _called(self, rank: int) -> str:
-        """Name a node rank that no node has taken, with the name that the scheduler gives it."""
-        return name_with(str(rank), self._names[rank])
-
     def _known(self) -> dict[int, str]:
         here = {0: self._host}
         for rank, seat in self._listener.seats.items():
@@ -225,7 +220,9 @@ class Meeting:
         self._listener.say(text)
 
     def _listed(self, ranks: list[int]) -> str:
-        return ", ".join(self._called(r) for r in ranks[:16]) + (f" and {len(ranks) - 16} more" if ranks[16:] else "")
+        """Name node ranks that no node has taken, with the names that the scheduler gives them."""
+        names = ", ".join(name_with(str(rank), self._names[rank]) for rank in ranks[:16])
+        return names + (f" and {len(ranks) - 16} more" if ranks[16:] else "")
 
     def _never_came(self, missing: list[int]) -> Finding:
         waited = format_duration(self._spec.limits.init_timeout)
@@ -266,7 +263,7 @@ class JoinedTransport(DialledTransport):
 
     def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
         """Say that a node has left, and what would bring it back."""
-        if node.name not in self._seats:
+        if node.name not in self._dials:
             return super().failure(node, stdout, stderr, code)
         message = f"`allranks join` has ended on {node.name}, and was not started there again"
         remedy = f"look at what it printed on {node.name}. Within --node-wait of a retry, the same command joins again"
@@ -274,7 +271,7 @@ class JoinedTransport(DialledTransport):
 
     def read_there(self, node: Node, order: Order) -> Order:
         """Return when, where and how many: command and variables of this machine do not leave it."""
-        return terms_alone(order) if node.name in self._seats else order
+        return terms_alone(order) if node.name in self._dials else order
 
 
 def unique_names(names: Mapping[int, str]) -> dict[int, str]:

@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from allranks.runs.result import write_result
 from allranks.runs.view import View
 from allranks.settings import RunSpec
 
-from . import Stopped
+from . import Engine, Stopped
 from .following import FollowedRun
 
 LONGEST = 19  # of the name, so that the time of the run and four digits of chance still fit
@@ -129,7 +129,7 @@ class RemoteRun(FollowedRun):
         return write_result(self.run, replace(result, left=left), self.stopping)
 
 
-class RemoteEngine(ABC):
+class RemoteEngine(Engine):
     """An engine whose runs are followed by a process here, and go on without one."""
 
     name: str
@@ -145,10 +145,6 @@ class RemoteEngine(ABC):
     @abstractmethod
     def settle(self, run: RunDirectory) -> None:
         """Write the end of a run that no process follows, if it is over."""
-
-    def lives(self, run: RunDirectory) -> bool:
-        """Return False: a run whose follower has ended has to be followed again."""
-        return False
 
     def condition(self, run: RunDirectory, state: str) -> Document:
         """Return what the engine says of a run that no process follows, in a line, or why it says nothing."""

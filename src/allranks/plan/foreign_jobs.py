@@ -177,34 +177,28 @@ def _manifest(document: Document) -> ForeignManifest | None:
     return None
 
 
-class _Kind(NamedTuple):
-    """Paths in a manifest: pod specs or trainers, the one with the command first, and numbers that add up to nodes."""
-
-    pods: tuple[str, ...]
-    nodes: tuple[str, ...]
-
-
 _PYTORCH = "spec pytorchReplicaSpecs"
 _MPI = "spec mpiReplicaSpecs"
 _JOBSET = "spec replicatedJobs 0 template spec"
+# Paths in a manifest: pod specs or trainers, the one with the command first, and numbers that add up to nodes.
 _KINDS = {
-    "PyTorchJob": _Kind(
-        (f"{_PYTORCH} Worker template spec", f"{_PYTORCH} Master template spec"),
-        (f"{_PYTORCH} Master replicas", f"{_PYTORCH} Worker replicas"),
+    "PyTorchJob": (
+        [f"{_PYTORCH} Worker template spec", f"{_PYTORCH} Master template spec"],
+        [f"{_PYTORCH} Master replicas", f"{_PYTORCH} Worker replicas"],
     ),
-    "MPIJob": _Kind((f"{_MPI} Launcher template spec", f"{_MPI} Worker template spec"), (f"{_MPI} Worker replicas",)),
-    "JobSet": _Kind((f"{_JOBSET} template spec",), (f"{_JOBSET} parallelism",)),
-    "Job": _Kind(("spec template spec",), ("spec parallelism",)),
-    "TrainJob": _Kind(("spec trainer",), ("spec trainer numNodes",)),
+    "MPIJob": ([f"{_MPI} Launcher template spec", f"{_MPI} Worker template spec"], [f"{_MPI} Worker replicas"]),
+    "JobSet": ([f"{_JOBSET} template spec"], [f"{_JOBSET} parallelism"]),
+    "Job": (["spec template spec"], ["spec parallelism"]),
+    "TrainJob": (["spec trainer"], ["spec trainer numNodes"]),
 }
 
 
 def _of_kubernetes(kind: str, document: object) -> ForeignManifest:
-    row = _KINDS[kind]
-    containers = [_container(_at(document, path)) for path in row.pods]
+    pods, counts = _KINDS[kind]
+    containers = [_container(_at(document, path)) for path in pods]
     command = next(filter(None, map(_command_of, containers)), ())
     images = [image for image in (container.get("image") for container in containers) if isinstance(image, str)]
-    numbers = [number for number in (_at(document, path) for path in row.nodes) if isinstance(number, int)]
+    numbers = [number for number in (_at(document, path) for path in counts) if isinstance(number, int)]
     gpus = next(filter(None, map(_gpus_of, containers)), "")
     return ForeignManifest(kind, "k8s", command, next(iter(images), ""), sum(numbers) or None, gpus)
 

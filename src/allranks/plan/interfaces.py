@@ -15,13 +15,14 @@ the node's own host name resolves to.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from allranks.findings import Finding, Where, unset
+from allranks.findings import Finding, Where
 from allranks.protocol.interface_names import matches_interface
 from allranks.protocol.plan_facts import NodeFacts, interface_of, local_addresses, network_of, plain
 
+Unset = Callable[[str], str]  # how a variable is removed, in words
 MAX_IFS = 16
 # Interfaces that, as a rule, lead to containers or virtual machines of their own host only.
 HOST_LOCAL = ("docker", "virbr", "veth", "br-", "cni", "flannel", "cali", "podman", "lxc", "lxd", "kube")
@@ -49,18 +50,6 @@ class InterfaceProof:
     chosen: str | None
     passed: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Origins:
-    """Where variables of the ranks were set: by --env and settings files, or in the caller's environment."""
-
-    of_run: Collection[str] = ()
-    forwarded: Collection[str] = ()
-
-    def unset(self, name: str) -> str:
-        """Write how a variable is removed."""
-        return unset(name, self.of_run, self.forwarded)
 
 
 def is_host_local(name: str) -> bool:
@@ -156,12 +145,12 @@ def _gloo_names(facts: NodeFacts) -> list[str]:
 
 
 def _judge_gloo(
-    node: str, facts: NodeFacts, names: Sequence[str], proof: InterfaceProof, origins: Origins
+    node: str, facts: NodeFacts, names: Sequence[str], proof: InterfaceProof, unset: Unset
 ) -> list[Finding]:
     present = {local.name for local in local_addresses(facts)}
     running = {local.name for local in local_addresses(facts) if local.interface.running}
     setting = f"GLOO_SOCKET_IFNAME is {','.join(names)}, but"
-    remedy = f"{origins.unset('GLOO_SOCKET_IFNAME')}: allranks sets it on every node"
+    remedy = f"{unset('GLOO_SOCKET_IFNAME')}: allranks sets it on every node"
     if proof.chosen:
         remedy += f" (here to {proof.chosen})"
     findings = []
@@ -186,12 +175,10 @@ def _judge_gloo(
 # -- the choice ------------------------------------------------------------------------------------
 
 
-def choose_interfaces(
-    node: str, facts: NodeFacts, proof: InterfaceProof, pin: bool = True, origins: Origins = Origins()
-) -> InterfaceChoice:
-    """One node's settings; `pin` False where all ranks share one network namespace."""
-    gloo = _choose_gloo(node, facts, proof, origins)
-    nccl = _choose_nccl(node, facts, proof, pin, origins)
+def choose_interfaces(node: str, facts: NodeFacts, proof: InterfaceProof, pin: bool, unset: Unset) -> InterfaceChoice:
+    """One node's settings; `pin` False where all ranks share one network namespace, `unset` as in `findings`."""
+    gloo = _choose_gloo(node, facts, proof, unset)
+    nccl = _choose_nccl(node, facts, proof, pin, unset)
     return InterfaceChoice(
         gloo.gloo,
         nccl.nccl,
@@ -201,11 +188,11 @@ def choose_interfaces(
     )
 
 
-def _choose_gloo(node: str, facts: NodeFacts, proof: InterfaceProof, origins: Origins) -> InterfaceChoice:
+def _choose_gloo(node: str, facts: NodeFacts, proof: InterfaceProof, unset: Unset) -> InterfaceChoice:
     names = _gloo_names(facts)
     if names:
         value = ",".join(names)
-        findings = tuple(_judge_gloo(node, facts, names, proof, origins))
+        findings = tuple(_judge_gloo(node, facts, names, proof, unset))
         return InterfaceChoice(value, None, {}, (f"GLOO_SOCKET_IFNAME={value}: set by you",), findings)
     if proof.chosen is None:
         return InterfaceChoice(gloo_default(facts), None, {}, ("GLOO_SOCKET_IFNAME: left to Gloo",))
@@ -215,14 +202,14 @@ def _choose_gloo(node: str, facts: NodeFacts, proof: InterfaceProof, origins: Or
     return InterfaceChoice(proof.chosen, None, {"GLOO_SOCKET_IFNAME": proof.chosen}, (why,))
 
 
-def _choose_nccl(node: str, facts: NodeFacts, proof: InterfaceProof, pin: bool, origins: Origins) -> InterfaceChoice:
+def _choose_nccl(node: str, facts: NodeFacts, proof: InterfaceProof, pin: bool, unset: Unset) -> InterfaceChoice:
     taken = nccl_interfaces(facts)
     bad = [n for n in taken if n not in proof.passed and (n in proof.failed or is_host_local(n))]
     good = _pins(proof)
     speaker = who_speaks(facts)
     text = ",".join(taken)
     if not pin or (not bad and (speaker is not None or not _is_unproved(taken, proof))):
-        nothing = _nothing(node, facts, taken, speaker, origins)
+        nothing = _nothing(node, facts, taken, speaker, unset)
         return InterfaceChoice(None, text or None, {}, _left(text, speaker), nothing)
     if speaker is not None or not bad or not good:
         finding = _warn(node, taken, bad, good, speaker)
@@ -252,12 +239,12 @@ def _left(text: str, speaker: str | None) -> tuple[str, ...]:
 
 
 def _nothing(
-    node: str, facts: NodeFacts, taken: Sequence[str], speaker: str | None, origins: Origins
+    node: str, facts: NodeFacts, taken: Sequence[str], speaker: str | None, unset: Unset
 ) -> tuple[Finding, ...]:
     if taken or speaker is None or not facts.interfaces:
         return ()
     message = f"{node}: {speaker} matches no running interface, so NCCL would not start there"
-    remedy = f"{origins.unset('NCCL_SOCKET_IFNAME')}, or show the names with `ip -br addr`"
+    remedy = f"{unset('NCCL_SOCKET_IFNAME')}, or show the names with `ip -br addr`"
     return (Finding("no-interface", "warn", message, remedy, Where(node=node)),)
 
 

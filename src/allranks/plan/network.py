@@ -12,8 +12,9 @@ import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from allranks.findings import Finding, Where
+from allranks.findings import Finding, Where, unset
 from allranks.protocol.facts import InterfaceFacts
 from allranks.protocol.messages import AddressProbe, PortFailure
 from allranks.protocol.plan_facts import NodeFacts, global_addresses, interface_of, local_addresses, network_of, on_link
@@ -22,7 +23,7 @@ from allranks.settings import RunSpec
 from allranks.settings.table import ENGINE_FLAGS
 from allranks.text import join_names
 
-from .interfaces import InterfaceChoice, InterfaceProof, Origins, choose_interfaces, is_host_local, nccl_interfaces
+from .interfaces import InterfaceChoice, InterfaceProof, Unset, choose_interfaces, is_host_local, nccl_interfaces
 
 MAX_OFFERS = 16
 AT_ONCE = 0.9  # seconds
@@ -116,7 +117,8 @@ def choose_address(
     reached = {a: {n for n in probes if _reaches(probes[n], a)} for a in order}
     best = max(order, key=lambda a: len(reached[a]))  # the first of those that most reach
     if len(reached[best]) == len(probes):
-        return _chosen(Origins(spec.launch.env, forwarded), master, best, facts, probes)
+        how = partial(unset, of_run=spec.launch.env, forwarded=forwarded)
+        return _chosen(how, master, best, facts, probes)
     late = [n for n in probes if n not in reached[best]]
     findings = [explain(n, best, master=master, port=port, spec=spec, facts=facts, probes=probes) for n in late]
     wrong = [f for f in findings if f.where.node == master and f.id == "wrong-interface"]
@@ -194,14 +196,14 @@ def port_taken(master: str, failure: PortFailure, target: str) -> Finding:
     )
 
 
-def _chosen(origins: Origins, master: str, address: str, facts: Mapping[str, NodeFacts], probes: Probes) -> Choice:
+def _chosen(unset: Unset, master: str, address: str, facts: Mapping[str, NodeFacts], probes: Probes) -> Choice:
     shared = share_network(facts)
     common = reached_by_all(probes)
     at_master = _ways_of_master(facts.get(master, _NOTHING), master, probes, common)
     choices: dict[str, InterfaceChoice] = {}
     for name in probes:
         proof = _proof_of(name, master, address=address, facts=facts, probes=probes, common=common, at_master=at_master)
-        choices[name] = choose_interfaces(name, facts.get(name, _NOTHING), proof, not shared, origins)
+        choices[name] = choose_interfaces(name, facts.get(name, _NOTHING), proof, not shared, unset)
     findings = [f for c in choices.values() for f in c.findings]
     findings += _mixed_families(choices, facts)
     return Choice(address, tuple(_once(findings) if shared else findings), choices)

@@ -26,7 +26,7 @@ from allranks.diagnose.slurm_jobs import (
     seconds_since_end,
     waiting,
 )
-from allranks.engines import PreparedLaunch, Stopped, engine_named
+from allranks.engines import Engine, PreparedLaunch, Stopped, engine_named
 from allranks.engines.following import Display, FollowedRun, OnCtrlC, show_opening, verdict_on
 from allranks.errors import AllranksError, NodeError, UsageError
 from allranks.exitcodes import NODE_FAILED, TERMINATED
@@ -297,7 +297,7 @@ def in_container(spec: RunSpec) -> RunSpec:
     return spec.changed(wrap=apptainer_command(spec, os.getcwd()), python=spec.launch.python or "python3")
 
 
-class Slurm:
+class Slurm(Engine):
     """Jobs of the cluster whose commands are on PATH."""
 
     def prepare(self, resolved: Resolved) -> PreparedLaunch:

@@ -73,9 +73,7 @@ def account(job: str) -> SlurmJob | None:
     if shutil.which("sacct") is None:
         return None
     done = _call(["sacct", "-nPX", "-j", job, "-o", SACCT_FORMAT])
-    if done.returncode == 0:
-        return read_sacct(done.stdout, job)
-    return None
+    return read_sacct(done.stdout, job) if done.returncode == 0 else None
 
 
 def tell(job: str, signal: str = "TERM") -> None:
@@ -109,35 +107,22 @@ def refuse_requeue(job: str) -> bool:
         return False
 
 
-@cache
-def settings() -> Mapping[str, str]:
-    """Read Slurm's configuration as `scontrol show config` has it; raise SlurmError where slurmctld is mute."""
-    done = _call(["scontrol", "show", "config"])
-    pairs = (line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    return {name.strip(): value.strip() for name, value in pairs}
-
-
 def kill_wait() -> int | None:
     """Return seconds from Slurm's SIGTERM to its SIGKILL; None where that is not known."""
-    try:
-        seconds = re.match(r"(\d+) sec", settings().get("KillWait", ""))
-    except (SlurmError, UsageError):
-        return None
-    if seconds:
-        return int(seconds[1])
-    return None
+    return _shown(r"^KillWait\s*=\s*(\d+) sec", "config")
 
 
 def grace_time(partition: str) -> int | None:
     """Return seconds from a preemption in a partition to its jobs' end; None where that is not known."""
+    return _shown(r"\bGraceTime=(\d+)", "partition", partition)
+
+
+def _shown(pattern: str, *what: str) -> int | None:
     try:
-        done = _call(["scontrol", "--oneliner", "show", "partition", partition])
+        number = re.search(pattern, _call(["scontrol", "--oneliner", "show", *what]).stdout, re.MULTILINE)
     except (SlurmError, UsageError):
         return None
-    seconds = re.search(r"\bGraceTime=(\d+)", done.stdout)
-    if seconds:
-        return int(seconds[1])
-    return None
+    return int(number[1]) if number else None
 
 
 @cache

@@ -16,13 +16,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from allranks.agent.files import open_left
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.slurm_jobs import NO_PYTHON, Advice, error_lines, nodes_at_fault, step_ended, task_failed
-from allranks.engines.dialled import ANY, DialledTransport, Listener, Refuse, Seat, Seating, own_addresses
+from allranks.engines.dialled import ANY, DialledTransport, Listener, Refuse, Seat, own_addresses
 from allranks.findings import Finding, Where
 from allranks.gang.agent_archive import NO_PYTHON as NO_PYTHON_LINE
 from allranks.gang.agent_archive import boot_script, payload
@@ -179,8 +180,8 @@ class StepTransport(DialledTransport):
     """
 
     def __init__(self, steps: Sequence[Step], spec: RunSpec) -> None:
-        seats = {name: Seating(step.listener, task) for step in steps for name, task in step.ranks.items()}
-        super().__init__(seats, spec.launch.agent_python, spec.launch.python)
+        dials = {name: partial(step.listener.connect, task) for step in steps for name, task in step.ranks.items()}
+        super().__init__(dials, spec.launch.agent_python, spec.launch.python)
         self._steps = {name: step for step in steps for name in step.ranks}
 
     def described(self, node: Node) -> list[str]:
