@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from allranks.findings import Finding, Where, unset
-from allranks.protocol.facts import InterfaceFacts
 from allranks.protocol.messages import AddressProbe, PortFailure
 from allranks.protocol.plan_facts import NodeFacts, global_addresses, interface_of, local_addresses, network_of, on_link
 from allranks.protocol.processes import PortOwner
@@ -63,7 +62,10 @@ def _offers_of(node: NodeFacts, shared: bool, network: str | None) -> list[str]:
     ranked = []
     for name, item, interface in local_addresses(node):
         flags = item.flags or ()
-        if not _may_be_offered(interface, item.address, item.scope, shared) or _UNUSABLE & set(flags):
+        usable = interface.running and item.scope == "global"
+        if interface.loopback:
+            usable = shared and item.address in ("127.0.0.1", "::1")
+        if not (usable and interface.up) or _UNUSABLE & set(flags):
             continue
         address = ipaddress.ip_address(item.address)
         inside = [i for i, n in enumerate(networks) if address in n]
@@ -81,12 +83,6 @@ def _offers_of(node: NodeFacts, shared: bool, network: str | None) -> list[str]:
         ranked.append((key, item.address))
     ranked.sort(key=lambda pair: pair[0])
     return [address for _, address in ranked[:MAX_OFFERS]]
-
-
-def _may_be_offered(interface: InterfaceFacts, address: str, scope: str | None, shared: bool) -> bool:
-    if interface.loopback:
-        return interface.up and shared and address in ("127.0.0.1", "::1")
-    return interface.up and interface.running and scope == "global"
 
 
 def share_network(facts: Mapping[str, NodeFacts]) -> bool:
@@ -111,28 +107,27 @@ def choose_address(
 
     `forwarded` are the names of the caller's variables that the ranks get.
     """
-    order = _order(spec, master, facts)
+    address = spec.rendezvous.master_addr
+    order = [address] if address else offered(facts, master, spec.rendezvous.network)
     if not order:
         return Choice(None, (no_address(spec, master),))
+    check = _Check(spec, master, port, facts, probes)
     reached = {a: {n for n in probes if _reaches(probes[n], a)} for a in order}
     best = max(order, key=lambda a: len(reached[a]))  # the first of those that most reach
-    if len(reached[best]) == len(probes):
-        how = partial(unset, of_run=spec.launch.env, forwarded=forwarded)
-        return _chosen(how, master, best, facts, probes)
     late = [n for n in probes if n not in reached[best]]
-    findings = [explain(n, best, master=master, port=port, spec=spec, facts=facts, probes=probes) for n in late]
+    if not late:
+        return check.chosen(best, partial(unset, of_run=spec.launch.env, forwarded=forwarded))
+    findings = [check.explain(n, best) for n in late]
     wrong = [f for f in findings if f.where.node == master and f.id == "wrong-interface"]
     return Choice(None, tuple(wrong or findings))  # a wrong --master-addr explains what the others saw
 
 
-def _order(spec: RunSpec, master: str, facts: Mapping[str, NodeFacts]) -> list[str]:
-    if spec.rendezvous.master_addr:
-        return [spec.rendezvous.master_addr]
-    return offered(facts, master, spec.rendezvous.network)
-
-
 def _reaches(results: Sequence[AddressProbe], address: str) -> bool:
     return any(r.ok for r in results if r.address == address)
+
+
+def _result_of(results: Sequence[AddressProbe], address: str) -> AddressProbe:
+    return next((r for r in results if r.address == address and r.ok), AddressProbe(""))
 
 
 def no_address(spec: RunSpec, master: str) -> Finding:
@@ -196,19 +191,6 @@ def port_taken(master: str, failure: PortFailure, target: str) -> Finding:
     )
 
 
-def _chosen(unset: Unset, master: str, address: str, facts: Mapping[str, NodeFacts], probes: Probes) -> Choice:
-    shared = share_network(facts)
-    common = reached_by_all(probes)
-    at_master = _ways_of_master(facts.get(master, _NOTHING), master, probes, common)
-    choices: dict[str, InterfaceChoice] = {}
-    for name in probes:
-        proof = _proof_of(name, master, address=address, facts=facts, probes=probes, common=common, at_master=at_master)
-        choices[name] = choose_interfaces(name, facts.get(name, _NOTHING), proof, not shared, unset)
-    findings = [f for c in choices.values() for f in c.findings]
-    findings += _mixed_families(choices, facts)
-    return Choice(address, tuple(_once(findings) if shared else findings), choices)
-
-
 def _once(findings: Sequence[Finding]) -> list[Finding]:
     """Virtual nodes share their interfaces: one finding a cause is enough."""
     return list({(f.id, f.where.interface): f for f in reversed(findings)}.values())[::-1]
@@ -237,131 +219,155 @@ def _mixed_families(choices: Mapping[str, InterfaceChoice], facts: Mapping[str, 
     ]
 
 
-def reached_by_all(probes: Probes) -> frozenset[str]:
-    """Addresses that every node reached."""
-    sets = [{r.address for r in results if r.ok} for results in probes.values()]
-    return frozenset(set.intersection(*sets)) if sets else frozenset()
+class _Check:
+    """The rendezvous check: what each node has tried of the master's addresses, and what is known of the nodes."""
 
+    def __init__(self, spec: RunSpec, master: str, port: int, facts: Mapping[str, NodeFacts], probes: Probes) -> None:
+        self._spec = spec
+        self._master = master
+        self._port = port
+        self._facts = facts
+        self._masters = facts.get(master, _NOTHING)
+        self._probes = probes
+        addresses = [{r.address for r in results if r.ok} for results in probes.values()]
+        self._common = set.intersection(*addresses) if addresses else set()  # those that every node reached
 
-class _Ways:
-    """Interfaces of a node that the check went through, and those over which it failed."""
+    def chosen(self, address: str, unset: Unset) -> Choice:
+        """Return the choice of an address that all nodes reached, with the interfaces that go with it."""
+        shared = share_network(self._facts)
+        at_master = self._ways(self._master)
+        choices: dict[str, InterfaceChoice] = {}
+        for name in self._probes:
+            proof = self._proof_of(name, address, at_master)
+            choices[name] = choose_interfaces(name, self._facts.get(name, _NOTHING), proof, not shared, unset)
+        findings = [f for c in choices.values() for f in c.findings]
+        findings += _mixed_families(choices, self._facts)
+        return Choice(address, tuple(_once(findings) if shared else findings), choices)
 
-    def __init__(self) -> None:
-        self.passed: list[str] = []
-        self.failed: list[str] = []
+    def _proof_of(self, node: str, address: str, at_master: Mapping[str, bool]) -> InterfaceProof:
+        """Say which of a node's interfaces the check went through, and over which it failed.
 
-    def add(self, name: str | None, passed: bool) -> None:
-        if name is not None:
-            (self.passed if passed else self.failed).append(name)
+        What was not tried (no address of the master in its subnet) shares the fate of the master's interface of the
+        same name.
+        """
+        ways = self._ways(node)
+        for name in nccl_interfaces(self._facts.get(node, _NOTHING)):
+            if name in at_master:
+                ways.setdefault(name, at_master[name])
+        passed = tuple(name for name, has_passed in ways.items() if has_passed)
+        failed = tuple(name for name, has_passed in ways.items() if not has_passed)
+        return InterfaceProof(self._way(node, _result_of(self._probes[node], address)), passed, failed)
 
+    def _ways(self, node: str) -> dict[str, bool]:
+        """Say of a node's own interfaces whether the check went through one.
 
-def _proof_of(
-    name: str,
-    master: str,
-    address: str,
-    facts: Mapping[str, NodeFacts],
-    probes: Probes,
-    common: frozenset[str],
-    at_master: _Ways,
-) -> InterfaceProof:
-    """Which of a node's interfaces the check went through, and over which it failed. What leads to an
-    address that only some nodes reached has failed for all: NCCL joins every node with every other."""
-    node = facts.get(name, _NOTHING)
-    masters = facts.get(master, _NOTHING)
-    ways = at_master
-    result = _result_of(probes[name], address)
-    if name == master:
-        carries = _interface_behind(node, result, probes, master)
-    else:
-        carries = interface_of(node, result.local_address or "")
-        ways = _ways_of_other(node, masters, at_master, probes[name], common)
-    passed = tuple(dict.fromkeys(ways.passed))
-    return InterfaceProof(carries, passed, tuple(n for n in ways.failed if n not in passed))
+        What leads to an address that only some nodes reached has failed for all: NCCL joins every node with every
+        other.
+        """
+        ways: dict[str, bool] = {}
+        for result in self._probes.get(node) or ():
+            name = self._way(node, result)
+            if name is not None:
+                ways[name] = ways.get(name, False) or result.address in self._common
+        return ways
 
+    def _way(self, node: str, result: AddressProbe) -> str | None:
+        """Name the interface of a try: the source of an answer, and the on-link way where there was none.
 
-def _result_of(results: Sequence[AddressProbe], address: str) -> AddressProbe:
-    return next((r for r in results if r.address == address and r.ok), AddressProbe(""))
+        The master's own is that behind the address. A name may be loopback for itself (127.0.1.1) and something else
+        for the others: then it is the interface in the subnet that they came from.
+        """
+        here = self._facts.get(node, _NOTHING)
+        source = interface_of(here, result.local_address or "")
+        if node != self._master:
+            if result.ok:
+                return source
+            return on_link(here, result.address) if interface_of(self._masters, result.address) else None
+        name = interface_of(here, result.address) or source
+        if name == "lo":
+            others = (results for other, results in self._probes.items() if other != node)
+            sources = dict.fromkeys(_result_of(results, result.address).local_address for results in others)
+            ways = (on_link(here, source) for source in sources if source)
+            return next(filter(None, ways), name)
+        return name
 
+    # -- why a node did not reach it -------------------------------------------------------------------
+    # What the kernel says and what it means (tcp(7), arp(7)): on the node's own subnet an absent host gives
+    # "No route to host" after about 3 s of ARP, so longer silence there means that the port is filtered; "No
+    # route to host" at once is a firewall that rejects (firewalld's default); "refused" on a port that we
+    # know to listen is one too, or another machine with the same address.
 
-def _interface_behind(node: NodeFacts, result: AddressProbe, probes: Probes, master: str) -> str | None:
-    """Name the master's interface behind an address or name of its own.
+    def explain(self, node: str, address: str) -> Finding:
+        """Find why one node did not reach `address`, the one that most nodes reached."""
+        master = self._master
+        probes = self._probes
+        result = next((r for r in probes[node] if r.address == address), AddressProbe(address, error="not tried"))
+        wrong = self._wrong_address(node, address, result)
+        if wrong is not None:
+            label, message, remedy = wrong
+        else:
+            reached = [n for n in probes if n not in (node, master) and _reaches(probes[n], address)]
+            is_on_link = _is_ip(address) and on_link(self._facts.get(node, _NOTHING), address) is not None
+            label, why = _cause(result, is_on_link, bool(reached))
+            contrast = f", but {join_names(reached)} can reach it" if reached else ""
+            message = f"{node} cannot reach {address} port {self._port} on {master}: {why}{contrast}"
+            remedy = self.remedy(label, node, address)
+        where = Where(node=node, peer=master, port=self._port)
+        return Finding(label, "fail", message, remedy, where, tuple(map(_evidence, probes[node])))
 
-    A name may be loopback for itself (127.0.1.1) and something else for the others: then it is the interface in the
-    subnet that they came from.
-    """
-    name = interface_of(node, result.address) or interface_of(node, result.local_address or "")
-    if name == "lo":
-        others = (results for other, results in probes.items() if other != master)
-        sources = dict.fromkeys(_result_of(results, result.address).local_address for results in others)
-        for source in filter(None, sources):
-            way = on_link(node, source)
-            if way is not None:
-                return way
-    return name
+    def _wrong_address(self, node: str, address: str, result: AddressProbe) -> tuple[str, str, str] | None:
+        """Cases where the address itself is at fault, whatever the error was: label, message, remedy."""
+        master = self._master
+        wanted = f"--master-addr {address}" if self._spec.rendezvous.master_addr else address
+        if result.error == "resolution":
+            remedy = f"put the name into /etc/hosts of {node}, or give an IP address with --master-addr"
+            return "name-resolution", f"{node} cannot resolve {wanted}: {result.text or ''}", remedy
+        is_ip = _is_ip(address)
+        if node == master:
+            if not is_ip or interface_of(self._masters, address) is not None or address.startswith("127."):
+                return None
+            others = ", ".join(global_addresses(self._masters)) or "none"
+            message = f"{wanted} is not an address of {master}, the first host of the list (it has {others})"
+            return "wrong-interface", message, _LEAVE_OUT
+        if address == "localhost" or (is_ip and ipaddress.ip_address(address).is_loopback):
+            message = f"{wanted} is every node's own loopback: {node} can't reach {master} by it"
+            return "wrong-interface", message, _LEAVE_OUT
+        interface = interface_of(self._facts.get(node, _NOTHING), address) if is_ip else None
+        if interface is not None:
+            message = f"{address} is not only {master}'s: {node} has the same address on {interface}"
+            return "wrong-interface", message, _CHOOSE
+        if result.error == "foreign":
+            message = f"{node} reaches another program at {wanted}: that address leads to another machine"
+            return "wrong-interface", message, _CHOOSE
+        return None
 
-
-def _ways_of_master(node: NodeFacts, master: str, probes: Probes, common: frozenset[str]) -> _Ways:
-    ways = _Ways()
-    for result in probes.get(master) or ():
-        ways.add(_interface_behind(node, result, probes, master), result.address in common)
-    return ways
-
-
-def _ways_of_other(
-    node: NodeFacts, masters: NodeFacts, at_master: _Ways, results: Sequence[AddressProbe], common: frozenset[str]
-) -> _Ways:
-    """Sort a node's own interfaces: sources of answers, and on-link ways where there was none.
-
-    What was not tried (no address of the master in its subnet) shares the fate of the master's interface of the same
-    name.
-    """
-    ways = _Ways()
-    for result in results:
-        name = None
-        if result.ok:
-            name = interface_of(node, result.local_address or "")
-        elif interface_of(masters, result.address):
-            name = on_link(node, result.address)
-        ways.add(name, result.address in common)
-    tried = {*ways.passed, *ways.failed}
-    for interface in nccl_interfaces(node):
-        if interface not in tried and interface in (*at_master.passed, *at_master.failed):
-            ways.add(interface, interface in at_master.passed)
-    return ways
-
-
-# -- why a node did not reach it -------------------------------------------------------------------
-# What the kernel says and what it means (tcp(7), arp(7)): on the node's own subnet an absent host gives
-# "No route to host" after about 3 s of ARP, so longer silence there means that the port is filtered; "No
-# route to host" at once is a firewall that rejects (firewalld's default); "refused" on a port that we
-# know to listen is one too, or another machine with the same address.
-
-
-def explain(
-    node: str, address: str, master: str, port: int, spec: RunSpec, facts: Mapping[str, NodeFacts], probes: Probes
-) -> Finding:
-    """Find why one node did not reach `address`, the one that most nodes reached."""
-    result = next((r for r in probes[node] if r.address == address), AddressProbe(address, error="not tried"))
-    here = facts.get(node, _NOTHING)
-    masters = facts.get(master, _NOTHING)
-    wrong = _wrong_address(node, address, master=master, spec=spec, here=here, masters=masters, result=result)
-    if wrong is not None:
-        label, message, remedy = wrong
-    else:
-        reached = [n for n in probes if n not in (node, master) and _reaches(probes[n], address)]
-        is_on_link = _is_ip(address) and on_link(here, address) is not None
-        label, why = _cause(result, is_on_link, bool(reached))
-        contrast = f", but {join_names(reached)} can reach it" if reached else ""
-        message = f"{node} cannot reach {address} port {port} on {master}: {why}{contrast}"
-        remedy = _remedy(label, address, master=master, port=port, spec=spec, here=here, masters=masters)
-    where = Where(node=node, peer=master, port=port)
-    return Finding(label, "fail", message, remedy, where, tuple(map(_evidence, probes[node])))
+    def remedy(self, label: str, node: str, address: str) -> str:
+        """Return what may help a node to reach an address, by the label of its finding."""
+        master = self._master
+        port = self._port
+        if label != "port-blocked":
+            others = ", ".join(global_addresses(self._masters))
+            of_master = f" ({master} has {others})" if others else ""
+            return f"check the route with `ip route get {address}`, or choose with --network CIDR{of_master}"
+        source = _source(self._facts.get(node, _NOTHING), address)
+        if self._spec.rendezvous.master_port:
+            ufw = f"sudo ufw allow from {source} to any port {port} proto tcp"
+            family = "ipv6" if ":" in source else "ipv4"
+            rule = f"rule family={family} source address={source} port port={port} protocol=tcp accept"
+            firewalld = f"sudo firewall-cmd --add-rich-rule='{rule}'"
+            one_port = ""
+        else:
+            ufw = f"sudo ufw allow from {source} to any proto tcp"
+            firewalld = f"sudo firewall-cmd --zone=trusted --add-source={source}"
+            one_port = ". Or open one port and name it with --master-port"
+        return (
+            f"on {master}: `{ufw}` or `{firewalld}`{one_port}. NCCL and Gloo need high ports between all nodes as well"
+        )
 
 
 def never_reached(node: str, spec: RunSpec, facts: NodeFacts, tried: Sequence[AddressProbe]) -> Finding:
     """Why a node that joins never reached node 0; `tried` are its last tries, `facts` hold its interfaces."""
     result = tried[0]
-    spec = spec.changed(master_port=result.port)
     label, why, remedy = _never_reached(node, spec, facts, result)
     message = f"{node} cannot reach node 0 at {result.address} port {result.port}: {why}"
     where = Where(node=node, peer=result.address, port=result.port)
@@ -372,7 +378,6 @@ def _never_reached(node: str, spec: RunSpec, facts: NodeFacts, result: AddressPr
     """Label, reason and remedy. Unlike in the rendezvous check it is not known that a program listens."""
     address = result.address
     text = result.text or ""
-    port = spec.rendezvous.master_port
     ip = result.ip or address
     if result.error == "resolution":
         remedy = f"put the name into /etc/hosts of {node}, or give an IP address with --master-addr"
@@ -381,13 +386,14 @@ def _never_reached(node: str, spec: RunSpec, facts: NodeFacts, result: AddressPr
         remedy = f"correct the name in /etc/hosts of {node}, or give an IP address with --master-addr"
         return "hostname-resolves-to-loopback", f"the name is {ip} here, which is this node itself", remedy
     if result.error == "foreign":
-        holder = f"ss -tlnp 'sport = :{port}'"
+        holder = f"ss -tlnp 'sport = :{result.port}'"
         return "port-in-use", text, f"choose another --port on all nodes, or see on {address} who holds it: {holder}"
     if result.error == "refused":
         remedy = "see whether node 0 runs with the same --port, and whether --master-addr is its address"
         return "master-unreachable", "refused: nothing listens there, or a firewall rejects it", remedy
     label, why = _cause(result, _is_ip(ip) and on_link(facts, ip) is not None, False)
-    return label, why, _remedy(label, ip, master=address, port=port, spec=spec, here=facts, masters=_NOTHING)
+    check = _Check(spec.changed(master_port=result.port), address, result.port, {node: facts}, {})
+    return label, why, check.remedy(label, node, ip)
 
 
 def _evidence(result: AddressProbe) -> str:
@@ -403,34 +409,6 @@ def _is_ip(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _wrong_address(
-    node: str, address: str, master: str, spec: RunSpec, here: NodeFacts, masters: NodeFacts, result: AddressProbe
-) -> tuple[str, str, str] | None:
-    """Cases where the address itself is at fault, whatever the error was: label, message, remedy."""
-    wanted = f"--master-addr {address}" if spec.rendezvous.master_addr else address
-    if result.error == "resolution":
-        remedy = f"put the name into /etc/hosts of {node}, or give an IP address with --master-addr"
-        return "name-resolution", f"{node} cannot resolve {wanted}: {result.text or ''}", remedy
-    is_ip = _is_ip(address)
-    if node == master:
-        if not is_ip or interface_of(masters, address) is not None or address.startswith("127."):
-            return None
-        others = ", ".join(global_addresses(masters)) or "none"
-        message = f"{wanted} is not an address of {master}, the first host of the list (it has {others})"
-        return "wrong-interface", message, _LEAVE_OUT
-    if address == "localhost" or (is_ip and ipaddress.ip_address(address).is_loopback):
-        message = f"{wanted} is every node's own loopback: {node} can't reach {master} by it"
-        return "wrong-interface", message, _LEAVE_OUT
-    interface = interface_of(here, address) if is_ip else None
-    if interface is not None:
-        message = f"{address} is not only {master}'s: {node} has the same address on {interface}"
-        return "wrong-interface", message, _CHOOSE
-    if result.error == "foreign":
-        message = f"{node} reaches another program at {wanted}: that address leads to another machine"
-        return "wrong-interface", message, _CHOOSE
-    return None
 
 
 def _cause(result: AddressProbe, is_on_link: bool, others_reach: bool) -> tuple[str, str]:
@@ -449,27 +427,6 @@ def _cause(result: AddressProbe, is_on_link: bool, others_reach: bool) -> tuple[
     if error == "timeout":
         return "master-unreachable", "no answer from the address"
     return "master-unreachable", text or str(error)
-
-
-def _remedy(
-    label: str, address: str, master: str, port: int, spec: RunSpec, here: NodeFacts, masters: NodeFacts
-) -> str:
-    if label != "port-blocked":
-        others = ", ".join(global_addresses(masters))
-        of_master = f" ({master} has {others})" if others else ""
-        return f"check the route with `ip route get {address}`, or choose with --network CIDR{of_master}"
-    source = _source(here, address)
-    if spec.rendezvous.master_port:
-        ufw = f"sudo ufw allow from {source} to any port {port} proto tcp"
-        family = "ipv6" if ":" in source else "ipv4"
-        rule = f"rule family={family} source address={source} port port={port} protocol=tcp accept"
-        firewalld = f"sudo firewall-cmd --add-rich-rule='{rule}'"
-        one_port = ""
-    else:
-        ufw = f"sudo ufw allow from {source} to any proto tcp"
-        firewalld = f"sudo firewall-cmd --zone=trusted --add-source={source}"
-        one_port = ". Or open one port and name it with --master-port"
-    return f"on {master}: `{ufw}` or `{firewalld}`{one_port}. NCCL and Gloo need high ports between all nodes as well"
 
 
 def _source(here: NodeFacts, address: str) -> str:
