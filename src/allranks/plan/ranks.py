@@ -41,13 +41,6 @@ class Plan:
         """Put another node in the place of one, with the same ranks."""
         return Plan(tuple(replace(n, node=new) if n.node.name == old else n for n in self.nodes))
 
-    def node_of(self, rank: int) -> NodePlan:
-        """Find the node that holds a rank; raise KeyError."""
-        for node in self.nodes:
-            if rank in node.ranks:
-                return node
-        raise KeyError(rank)
-
 
 @dataclass(frozen=True)
 class Attempt:
