@@ -139,22 +139,23 @@ class Generator:
 
     def _record(self, kind: type, without: tuple[str, ...] = ()) -> Schema:
         hints = typing.get_type_hints(kind)
-        spread = codec.spread_field(kind)
+        shape = codec.shape_of(kind)
         properties: dict[str, Schema] = {}
         required: list[str] = []
         for name in codec.field_names(kind):
             if name in without:
                 continue
-            if name == spread:
+            if name == shape.spread:
                 inner = self._record(hints[name])
                 properties |= inner["properties"]
                 required += inner["required"]
                 continue
             key = codec.json_name(name)
             properties[key] = {"const": 1} if key == "schema" else self.of(hints[name])
-            if not codec.may_be_left_out(kind, name, type(None) in typing.get_args(hints[name])):
+            may_be_none = type(None) in typing.get_args(hints[name])
+            if name not in shape.omitted and not (may_be_none and shape.is_sparse):
                 required.append(key)
-        for name in codec.computed_names(kind):
+        for name in shape.computed:
             properties[name] = {"const": 1} if name == "schema" else {"type": "string"}
         about = " ".join((kind.__doc__ or "").split())
         described = {} if about.startswith(f"{kind.__name__}(") else {"description": about}
@@ -242,7 +243,7 @@ def events_page() -> str:
     rows = []
     for event, kind in sorted(KINDS.items()):
         hints = typing.get_type_hints(kind)
-        spread = codec.spread_field(kind)
+        spread = codec.shape_of(kind).spread
         if spread:
             hints |= typing.get_type_hints(hints[spread])
         own = [name for name in codec.field_names(kind) if name not in (*not_written(kind), spread)]

@@ -54,7 +54,8 @@ else:
 
         def __class_getitem__(cls, parts):
             """Give an annotation with its bound."""
-            return Bounded(*parts)
+            kind, bound = parts
+            return Bounded(bound.words, bound.holds, kind)
 
 
 Record = TypeVar("Record")
@@ -74,19 +75,13 @@ SHOWN = 60  # characters of a wrong value in a message
 # -- bounds --------------------------------------------------------------------------------------------
 
 
-class Bound(NamedTuple):
-    """What a value must be, in words."""
-
-    words: str
-    holds: Callable[[Any], bool]
-
-
 class Bounded:
-    """An annotation with a bound. It can be called as typing of Python 3.8 asks for that."""
+    """What a value must be, in words; with its kind it is an annotation, which typing of Python 3.8 wants to call."""
 
-    def __init__(self, kind: Annotation, bound: Bound) -> None:
+    def __init__(self, words: str, holds: Callable[[Any], bool], kind: Annotation = None) -> None:
+        self.words = words
+        self.holds = holds
         self.kind = kind
-        self.bound = bound
 
     def __call__(self) -> None:
         """Raise TypeError."""
@@ -97,24 +92,24 @@ class Bounded:
         return Union[self, other]
 
 
-def within(least: float, most: float) -> Bound:
+def within(least: float, most: float) -> Bounded:
     """Bound a number."""
-    return Bound("a number from %s to %s" % (least, most), lambda number: least <= number <= most)
+    return Bounded("a number from %s to %s" % (least, most), lambda number: least <= number <= most)
 
 
-def at_most(count: int) -> Bound:
+def at_most(count: int) -> Bounded:
     """Bound the number of characters or elements."""
-    return Bound("at most %d" % count, lambda items: len(items) <= count)
+    return Bounded("at most %d" % count, lambda items: len(items) <= count)
 
 
-def like(pattern: str, words: str) -> Bound:
+def like(pattern: str, words: str) -> Bounded:
     """Bound a text by a pattern for all of it."""
-    return Bound(words, lambda text: re.fullmatch(pattern, text) is not None)
+    return Bounded(words, lambda text: re.fullmatch(pattern, text) is not None)
 
 
-def one_of(*choices: str) -> Bound:
+def one_of(*choices: str) -> Bounded:
     """Bound a text to a few."""
-    return Bound("one of " + ", ".join(map(json.dumps, choices)), lambda text: text in choices)
+    return Bounded("one of " + ", ".join(map(json.dumps, choices)), lambda text: text in choices)
 
 
 # -- decoding ------------------------------------------------------------------------------------------
@@ -200,7 +195,7 @@ def _make_decoder(kind: Annotation, in_parts: bool) -> FieldDecoder:
     if simple is not None:
         return simple
     if isinstance(kind, Bounded):
-        return _within_bound(_decoder(kind.kind, in_parts), kind.bound)
+        return _within_bound(_decoder(kind.kind, in_parts), kind)
     origin = getattr(kind, "__origin__", None)
     parts = _parts(kind)
     if origin is typing.Union or type(kind).__name__ == "UnionType":
@@ -294,7 +289,7 @@ _SEQUENCES: Dict[Annotation, Callable[[List[Any]], Any]] = {
 _MAPPINGS = (dict, abc.Mapping)
 
 
-def _within_bound(decoder: Decoder[Item], bound: Bound) -> Decoder[Item]:
+def _within_bound(decoder: Decoder[Item], bound: Bounded) -> Decoder[Item]:
     def read(value: Json) -> Item:
         item = decoder(value)
         if not bound.holds(item):
@@ -459,11 +454,7 @@ def _fitting_fields(kind: type, value: JsonObject) -> Dict[str, Any]:
 def needs(*names: str) -> Callable[[Type[Record]], Type[Record]]:
     """Decorate a record: without a value in these fields it says nothing, and `decode_parts` leaves it out."""
 
-    def mark(kind: Type[Record]) -> Type[Record]:
-        _needed[kind] = frozenset(names)
-        return kind
-
-    return mark
+    return _marking(_needed, frozenset(names))
 
 
 def json_name(field: str) -> str:
@@ -517,7 +508,7 @@ _ARRAYS = frozenset((list, tuple))
 _omitted: Dict[type, FrozenSet[str]] = {}
 _sparse: Set[type] = set()
 _computed: Dict[type, Tuple[str, ...]] = {}
-_shapes: Dict[type, "_Shape"] = {}
+_shapes: Dict[type, "Shape"] = {}
 
 
 def omit_empty(*names: str) -> Callable[[Type[Record]], Type[Record]]:
@@ -542,36 +533,21 @@ def omit_none(kind: Type[Record]) -> Type[Record]:
 def spread(name: str) -> Callable[[Type[Record]], Type[Record]]:
     """Decorate a record: the fields of the record in this field stand in the JSON object among the others."""
 
-    def mark(kind: Type[Record]) -> Type[Record]:
-        _spread[kind] = name
-        return kind
-
-    return mark
-
-
-def spread_field(kind: type) -> str:
-    """Give the field of a record whose own fields stand among the others; empty where there is none."""
-    return _spread.get(kind, "")
+    return _marking(_spread, name)
 
 
 def computed(*names: str) -> Callable[[Type[Record]], Type[Record]]:
     """Decorate a record: these properties are written too, unless they are empty, and not read."""
 
-    def mark(kind: Type[Record]) -> Type[Record]:
-        _computed[kind] = names
+    return _marking(_computed, names)
+
+
+def _marking(table: Dict[type, Item], mark: Item) -> Callable[[Type[Record]], Type[Record]]:
+    def note(kind: Type[Record]) -> Type[Record]:
+        table[kind] = mark
         return kind
 
-    return mark
-
-
-def computed_names(kind: type) -> Tuple[str, ...]:
-    """Give the properties of a record that are written."""
-    return _computed.get(kind, ())
-
-
-def may_be_left_out(kind: type, field: str, may_be_none: bool) -> bool:
-    """Tell whether `encode` leaves a field out where it is empty, or None."""
-    return field in _omitted.get(kind, ()) or (may_be_none and kind in _sparse)
+    return note
 
 
 def encode(value: Any) -> Any:
@@ -613,8 +589,11 @@ def document_line(record: object) -> str:
     return json.dumps(make_document(record))
 
 
-class _Shape(NamedTuple):
-    """How a kind of record is written: its fields with their names in JSON, and what it leaves out."""
+class Shape(NamedTuple):
+    """How a kind of record is written: its fields with their names in JSON, and what it leaves out.
+
+    The fields of the record in the field `spread` stand among the others; `computed` are properties.
+    """
 
     fields: Tuple[Tuple[str, str], ...]
     omitted: FrozenSet[str]
@@ -623,15 +602,16 @@ class _Shape(NamedTuple):
     computed: Tuple[str, ...]
 
 
-def _shape(kind: Any) -> _Shape:
+def shape_of(kind: Any) -> Shape:
+    """Tell how a kind of record is written."""
     fields = tuple((name, json_name(name)) for name in field_names(kind))
-    shape = _Shape(fields, _omitted.get(kind, frozenset()), kind in _sparse, _spread.get(kind), _computed.get(kind, ()))
+    shape = Shape(fields, _omitted.get(kind, frozenset()), kind in _sparse, _spread.get(kind), _computed.get(kind, ()))
     _shapes[kind] = shape
     return shape
 
 
 def _encode_record(value: object, kind: Any) -> JsonObject:
-    fields, omitted, is_sparse, whole, computed_ = _shapes.get(kind) or _shape(kind)
+    fields, omitted, is_sparse, whole, computed_ = _shapes.get(kind) or shape_of(kind)
     result = {}
     for name, key in fields:
         item = getattr(value, name)
@@ -683,11 +663,10 @@ class Vocabulary(Generic[Record]):
         return record
 
 
-def by_name(kinds: Annotation, ending: str) -> Dict[str, Any]:
-    """Give the records of a union by the words in their names: `CallTimesOrder` is "call-times"."""
+def by_name(kinds: Annotation, ending: str, others: Mapping[type, str] = {}) -> Dict[str, Any]:
+    """Name the records of a union by the words of their class, `CallTimesOrder` "call-times", or as `others` does."""
     words: Dict[str, Any] = {}
     for kind in _parts(kinds):
-        if kind.__name__.endswith(ending):
-            parts = re.findall("[A-Z][a-z]*", kind.__name__[: -len(ending)])
-            words["-".join(parts).lower()] = kind
+        parts = re.findall("[A-Z][a-z]*", kind.__name__[: len(kind.__name__) - len(ending)])
+        words[others.get(kind) or "-".join(parts).lower()] = kind
     return words

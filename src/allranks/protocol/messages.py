@@ -469,7 +469,7 @@ Message = Union[
 ]
 
 MESSAGES: Vocabulary[Message] = Vocabulary(
-    "type", {**by_name(Message, "Message"), "usage": NodeUsage, "imports": ImportRecord}
+    "type", by_name(Message, "Message", {NodeUsage: "usage", ImportRecord: "imports"})
 )
 
 
