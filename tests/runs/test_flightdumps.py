@@ -124,8 +124,7 @@ def test_a_log_that_announces_a_dump_says_where_it_is(tmp_path: Path) -> None:
 def test_json_lines_that_are_no_dump_stay_a_log(tmp_path: Path) -> None:
     text = '{"msg": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"}\n'
     (tmp_path / "trace_rank_3.json").write_text(text * 2)
-    found = read_dumps(find_logs([str(tmp_path)]))
-    assert not found.files and not found.recordings
+    assert read_dumps(find_logs([str(tmp_path)])) == ([], {})
 
 
 PROGRAM = """

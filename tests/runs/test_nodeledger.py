@@ -17,7 +17,6 @@ from allranks.runs import nodeledger
 from allranks.runs.nodeledger import (
     FORGIVEN_AFTER,
     NodeRecord,
-    SeenNode,
     add_records,
     blame,
     counts_against,
@@ -82,8 +81,9 @@ def test_failed_checks_of_hardware_count_and_others_do_not() -> None:
 
 
 def test_a_node_without_fault_is_neutral_where_the_run_failed() -> None:
-    seen = [SeenNode("h1", "h1", Identity(machine_id="a")), SeenNode("h2", "h2", None)]
-    records = records_of(seen, "r", "run", NOW, False, blame([verdict("ecc-error", "h2")], [], ()))
+    seen = {"h1": ("h1", Identity(machine_id="a"))}
+    line = NodeRecord(NOW, "r", "run", "", outcome="other")
+    records = records_of(seen, line, blame([verdict("ecc-error", "h2")], [], ()))
     assert [(r.name, r.outcome, r.cause) for r in records] == [("h1", "other", ""), ("h2", "failed", "ecc-error")]
     assert (len(records[0].machine), records[1].machine) == (16, "")
 
@@ -95,7 +95,7 @@ def test_hardware_comes_before_the_machine_id_and_neither_is_written() -> None:
         == machine_of(Identity(machine_id="another", hardware="4c4c4544-0000"))
         != machine_of(Identity(machine_id="0123456789abcdef"))
     )
-    assert "4c4c" not in key and machine_of(Identity()) == machine_of(None) == ""
+    assert "4c4c" not in key and machine_of(Identity()) == ""
 
 
 # -- what is remembered --------------------------------------------------------------------------------

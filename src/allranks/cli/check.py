@@ -33,7 +33,7 @@ from allranks.report.terminal import shows_colour
 from allranks.runs import preflight
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import PreflightDocument
-from allranks.runs.nodeledger import SeenNode, add_records, blame, ledger_file, records_of
+from allranks.runs.nodeledger import NodeRecord, add_records, blame, ledger_file, records_of
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
 from allranks.text import count_of
@@ -125,13 +125,11 @@ def look(
 def remember_nodes(evidence: PreflightDocument, findings: Sequence[Finding], checks: Iterable[Check], run: str) -> None:
     """Note what the check has found of each node, for `allranks nodes` and `run --avoid`."""
     blamed = blame((), findings, hardware_checks(checks))
-    reached = [
-        SeenNode(name, str(facts.get("hostname") or name), read_facts(facts).identity)
-        for name, facts in evidence.nodes.items()
-    ]
-    unseen = [SeenNode(name, "", None) for name in blamed if name not in evidence.nodes]
-    records = records_of([*reached, *unseen], run, "check", time.time(), succeeded=True, blamed=blamed)
-    add_records(ledger_file(os.environ), records)
+    seen = {
+        name: (str(facts.get("hostname") or name), read_facts(facts).identity) for name, facts in evidence.nodes.items()
+    }
+    line = NodeRecord(round(time.time(), 1), run, "check", "")
+    add_records(ledger_file(os.environ), records_of(seen, line, blamed))
 
 
 def close(

@@ -8,7 +8,6 @@ its own user alone. Of each channel that is asked for it calls the node, which d
 from __future__ import annotations
 
 import asyncio
-import os
 import platform
 import socket
 import struct
@@ -27,7 +26,15 @@ from allranks.protocol.header import AgentHeader, FetchHeader, Header
 from allranks.protocol.jsontext import DecodeError, read_object
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ControllerRecord
-from allranks.runs.questions import PART_LIMIT, REQUEST_SECONDS, packed, peer_of, read_packed, socket_name
+from allranks.runs.questions import (
+    PART_LIMIT,
+    REQUEST_SECONDS,
+    check_peer,
+    is_own,
+    packed,
+    read_packed,
+    socket_name,
+)
 from allranks.settings import RunSpec
 
 from .dialled import Declined, Line, Listener
@@ -50,7 +57,7 @@ async def serve_channels(listener: Listener, ranks: Mapping[str, int], name: str
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         listener.keep(asyncio.current_task())
-        if peer_of(writer.get_extra_info("socket")).uid != os.getuid():
+        if not is_own(writer):
             writer.close()
             return
         try:
@@ -112,9 +119,7 @@ class CalledTransport(SshTransport):
     async def _ask(self, sock: socket.socket, request: ChannelRequest) -> ChannelAnswer:
         loop = asyncio.get_running_loop()
         await loop.sock_connect(sock, self._name)
-        peer = peer_of(sock)
-        if (peer.pid, peer.uid) != (self._coordinator, os.getuid()):
-            raise NodeError(f"the run's socket belongs to another process (pid {peer.pid}, user {peer.uid})")
+        check_peer(sock, self._coordinator)
         await loop.sock_sendall(sock, packed(encode(request)))
         size = struct.unpack(">I", await _exactly(sock, 4))[0]
         if size > PART_LIMIT:

@@ -28,7 +28,7 @@ from allranks.protocol.header import DialHeader
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import DialledMessage
 from allranks.protocol.orders import HelloOrder
-from allranks.runs.questions import REQUEST_SECONDS, packed, peer_of, read_packed, socket_name
+from allranks.runs.questions import REQUEST_SECONDS, is_own, packed, read_packed, socket_name
 
 from .ssh import SshTransport
 
@@ -74,7 +74,7 @@ async def ask_door(name: str, request: StartRequest) -> StartAnswer:
     try:
         reader, writer = await asyncio.open_unix_connection(socket_name(name, DOOR_SOCKET))
         try:
-            if peer_of(writer.get_extra_info("socket")).uid != os.getuid():
+            if not is_own(writer):
                 raise PermissionError("another user's")
             writer.write(packed(encode(request)))
             return decode(StartAnswer, await asyncio.wait_for(read_packed(reader), seconds))
@@ -131,7 +131,7 @@ async def _keep_door(name: str) -> None:
     asked: dict[int, asyncio.Future[StartAnswer]] = {}
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if peer_of(writer.get_extra_info("socket")).uid == os.getuid():
+        if is_own(writer):
             with contextlib.suppress(OSError, EOFError, DecodeError, asyncio.TimeoutError):
                 request = decode(StartRequest, await asyncio.wait_for(read_packed(reader), REQUEST_SECONDS))
                 number = next(numbers)

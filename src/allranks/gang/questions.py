@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -31,8 +30,8 @@ from allranks.runs.questions import (
     ProfileQuestion,
     StacksAnswer,
     StacksQuestion,
+    is_own,
     packed,
-    peer_of,
     read_packed,
     socket_name,
 )
@@ -76,7 +75,7 @@ class Questions:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one question of this user. What fails here fails for who asks: the run goes on."""
-        if peer_of(writer.get_extra_info("socket")).uid == os.getuid():
+        if is_own(writer):
             try:
                 question = QUESTIONS.read(await asyncio.wait_for(read_packed(reader), REQUEST_SECONDS))
                 if isinstance(question, ProfileQuestion):

@@ -60,7 +60,7 @@ from allranks.runs.documents import (
     Timing,
     Unfetched,
 )
-from allranks.runs.nodeledger import SeenNode, add_records, blame, ledger_file, records_of
+from allranks.runs.nodeledger import OK, OTHER, NodeRecord, add_records, blame, ledger_file, records_of
 from allranks.runs.opening import controller_identity, node_entry, take_control, write_nodes, write_opening
 from allranks.runs.regular import read_end
 from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
@@ -458,21 +458,20 @@ class Session:
         return RoleResult(outcome, tuple(roster.nodes), roster.world_size, tuple(self.history.attempts), cause, ledger)
 
     def _remember_nodes(self, result: ResultDocument) -> None:
-        reached = [
-            SeenNode(node.name, node.hostname, node.plan_facts.identity)
+        seen = {
+            node.name: (node.hostname, node.plan_facts.identity)
             for session in self.of_roles
             for node in session.controller.roster.everyone.values()
             if node.hostname or node.gone
-        ]
+        }
         verdicts = [attempt.verdict for attempt in result.attempts if attempt.verdict is not None]
         if result.verdict is not None:
             verdicts.append(result.verdict)
         blamed = blame(verdicts, result.findings, hardware_checks(all_checks().values()))
-        unseen = [SeenNode(name, "", None) for name in blamed if name not in {node.name for node in reached}]
-        succeeded = result.exit == DONE and not self._user_stop
+        outcome = OK if result.exit == DONE and not self._user_stop else OTHER
         kind = "test" if self.controller.roster.testing else "run"
-        records = records_of([*reached, *unseen], self.context.run, kind, time.time(), succeeded, blamed)
-        add_records(ledger_file(os.environ), records)
+        line = NodeRecord(round(time.time(), 1), self.context.run, kind, "", outcome=outcome)
+        add_records(ledger_file(os.environ), records_of(seen, line, blamed))
 
     def _result(self, code: int, ended_t: float) -> ResultDocument:
         roster = self.controller.roster

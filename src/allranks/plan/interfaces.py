@@ -147,8 +147,7 @@ def _gloo_names(facts: NodeFacts) -> list[str]:
 def _judge_gloo(
     node: str, facts: NodeFacts, names: Sequence[str], proof: InterfaceProof, unset: Unset
 ) -> list[Finding]:
-    present = {local.name for local in local_addresses(facts)}
-    running = {local.name for local in local_addresses(facts) if local.interface.running}
+    present = {name: interface.running for name, _, interface in local_addresses(facts)}
     setting = f"GLOO_SOCKET_IFNAME is {','.join(names)}, but"
     remedy = f"{unset('GLOO_SOCKET_IFNAME')}: allranks sets it on every node"
     if proof.chosen:
@@ -160,10 +159,10 @@ def _judge_gloo(
             message = f"{node}: {setting} Gloo takes exact names, and the sign {name[0]!r} is for NCCL"
             findings.append(Finding("no-interface", "fail", message, remedy, where))
         elif name not in present:
-            others = ", ".join(dict.fromkeys(local.name for local in local_addresses(facts))) or "none"
+            others = ", ".join(present) or "none"
             message = f"{setting} {node} has no interface {name} with an address. It has {others}"
             findings.append(Finding("no-interface", "fail", message, remedy, where))
-        elif name not in running:
+        elif not present[name]:
             message = f"{node}: {setting} {name} is down, so peers cannot reach it"
             findings.append(Finding("wrong-interface", "fail", message, remedy, where))
         elif name in proof.failed and name not in proof.passed:

@@ -200,9 +200,9 @@ def _mixed_families(choices: Mapping[str, InterfaceChoice], facts: Mapping[str, 
     """Gloo takes the first address of its interface: some IPv4 and some IPv6 cannot meet."""
     families: dict[int, list[str]] = {}
     for name, choice in choices.items():
-        for local in local_addresses(facts.get(name, _NOTHING)):
-            if local.name == choice.gloo:
-                families.setdefault(local.address.family, []).append(name)
+        for interface, address, _ in local_addresses(facts.get(name, _NOTHING)):
+            if interface == choice.gloo:
+                families.setdefault(address.family, []).append(name)
                 break
     if len(families) < 2:
         return []

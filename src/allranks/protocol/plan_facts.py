@@ -69,14 +69,6 @@ def check_facts(facts: Mapping[str, Json]) -> None:
 # -- What a plan asks of the facts of a node ---------------------------------------------------------------------------
 
 
-class LocalAddress(NamedTuple):
-    """An entry of getifaddrs(3)."""
-
-    name: str
-    address: Address
-    interface: InterfaceFacts
-
-
 def gpu_count(facts: NodeFacts) -> int:
     """Count the GPUs of a node; 0 where that is not known."""
     if facts.gpus is None:
@@ -84,33 +76,30 @@ def gpu_count(facts: NodeFacts) -> int:
     return facts.gpus.count_ or 0
 
 
-def local_addresses(facts: NodeFacts) -> Iterator[LocalAddress]:
-    """Give all addresses in the order of glibc's getifaddrs: all IPv4, then all IPv6."""
+def local_addresses(facts: NodeFacts) -> Iterator[Tuple[str, Address, InterfaceFacts]]:
+    """Give all addresses, each with its name and interface, as glibc's getifaddrs does: all IPv4, then all IPv6."""
     for family in (4, 6):
         for interface in facts.interfaces:
             for address in interface.addresses:
                 if address.family == family:
-                    yield LocalAddress(address.label or interface.name, address, interface)
+                    yield address.label or interface.name, address, interface
 
 
 def global_addresses(facts: NodeFacts) -> list[str]:
     """Give those that are neither of the host alone nor of one link."""
-    return [local.address.address for local in local_addresses(facts) if local.address.scope == "global"]
+    return [address.address for _, address, _ in local_addresses(facts) if address.scope == "global"]
 
 
 def outer_addresses(facts: NodeFacts) -> list[str]:
     """Give those by which other nodes may know this one."""
-    outer = [plain(local.address.address) for local in local_addresses(facts) if not local.interface.loopback]
+    outer = (plain(own.address) for _, own, interface in local_addresses(facts) if not interface.loopback)
     return list(dict.fromkeys(outer))
 
 
 def interface_of(facts: NodeFacts, address: str) -> str | None:
     """Name the interface that has an address."""
     wanted = plain(address)
-    for local in local_addresses(facts):
-        if plain(local.address.address) == wanted:
-            return local.name
-    return None
+    return next((name for name, own, _ in local_addresses(facts) if plain(own.address) == wanted), None)
 
 
 def on_link(facts: NodeFacts, address: str) -> str | None:

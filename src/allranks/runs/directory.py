@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from allranks.agent.files import open_left
 from allranks.errors import RunNotFound, SeveralRuns, UsageError
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from allranks.protocol.run_facts import Fact, Stamped
 
 Lives = Callable[["RunDirectory"], bool]
-Record = TypeVar("Record")
 
 DOCUMENT_LIMIT = 64 << 20
 LAST_EVENT = 4 << 10  # bytes in which the event of the end stands
@@ -96,12 +95,6 @@ class RunCondition(NamedTuple):
         return RunReport(**vars(status), directory=str(run.path), verdict=self.verdict)
 
 
-class _RunStart(NamedTuple):
-    """The part of run.json that orders runs: when the run started, in unix seconds."""
-
-    started: float = 0.0
-
-
 class RunDirectory:
     """One run directory; `write_failure` says why the last event or document that could not be written was not.
 
@@ -119,7 +112,7 @@ class RunDirectory:
         self._held: list[tuple[str, Document | None]] = []  # lines that are not written yet, with what is searched
         self._holds = False
         self._torn = False  # the last event was cut short by a full disk
-        self._ask_engine = lives or _no_engine
+        self._ask_engine = lives
         self._goes_on_elsewhere = False
         self._ask_again = 0.0
 
@@ -156,9 +149,9 @@ class RunDirectory:
         for path in runs_dir.iterdir():
             if (path / "run.json").is_file() and not path.is_symlink():
                 run = cls(path, lives)
-                start = run.read_part("run.json", _RunStart)
-                if start is not None:
-                    dated.append((start.started, run))
+                document = run.read_document("run.json")
+                if document is not None:
+                    dated.append((fitting(float, document.get("started")) or 0.0, run))
         return [run for _, run in sorted(dated, key=lambda pair: pair[0])]
 
     @classmethod
@@ -265,21 +258,13 @@ class RunDirectory:
         except (OSError, DecodeError):
             return None
 
-    def read_part(self, name: str, kind: type[Record]) -> Record | None:
-        """Read the fields that a record has from a document, and look at no others; None where there is none.
-
-        Every field of `kind` needs a default, which stands for what does not fit.
-        """
-        written = self.read_document(name)
-        return None if written is None else decode_parts(kind, written)
-
     def read_run(self) -> RunDocument:
         """Read run.json; fields that it lacks are empty."""
-        return self.read_part("run.json", RunDocument) or RunDocument()
+        return decode_parts(RunDocument, self.read_document("run.json"))
 
     def read_status(self) -> StatusDocument:
         """Read status.json; fields that it lacks are empty."""
-        return self.read_part("status.json", StatusDocument) or StatusDocument()
+        return decode_parts(StatusDocument, self.read_document("status.json"))
 
     def read_result(self) -> ResultDocument | None:
         """Read result.json, of a run or of a test; None where the run has no result.
@@ -443,7 +428,7 @@ class RunDirectory:
     def _lives_elsewhere(self) -> bool:
         """As its engine knows, which is asked every few seconds at most."""
         if time.monotonic() >= self._ask_again:
-            self._goes_on_elsewhere = self._ask_engine(self)
+            self._goes_on_elsewhere = self._ask_engine is not None and self._ask_engine(self)
             self._ask_again = time.monotonic() + ASK_EVERY
         return self._goes_on_elsewhere
 
@@ -526,10 +511,6 @@ def _part_text(name: str, part: Json, written: dict[tuple[str, int], str]) -> st
     if text is None:
         text = written[name, id(part)] = _without_secrets({name: part}, json.dumps)[1:-1]
     return text
-
-
-def _no_engine(run: RunDirectory) -> bool:
-    return False
 
 
 def attempt_of(log: Path) -> int:

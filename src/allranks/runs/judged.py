@@ -24,7 +24,7 @@ from allranks.settings.runspec import Role
 
 from .brief import lease_end
 from .directory import RunDirectory, attempt_folder, safe_name
-from .documents import GOING_ON, LeaseEnd
+from .documents import GOING_ON
 from .logdiagnosis import find_logs, read_logs
 from .recorded_incident import read_incident, role_of
 
@@ -65,40 +65,49 @@ def _end_of(run: RunDirectory, role: Role) -> RoleEnd:
 
 
 def _judge(run: RunDirectory) -> Verdict:
+    document = run.read_run()
     incident = NOTHING
-    if not _was_test(run):
+    if not document.spec.get("test") or any(of_kind(run.read_facts()[0], SuitePassed)):  # not of collective tests
         incident = read_incident(run) or NOTHING
-    concluded = None if run.read_run().roles else _concluded(run)
+    concluded = None if document.roles else _concluded(run)
     verdict = judge(incident, concluded=concluded)
-    if verdict is not None:
-        logs = log_files(run, verdict.attempt)
-        if incident.hang is not None:
-            logs += recorder_files(run, incident.started_t)
-        if logs:
-            verdict = judge(incident, read_logs(logs), concluded) or verdict
-        return verdict
-    words = WITHOUT_FAILURE.get(run.state())
+    if verdict is None:
+        return _without_failure(run, incident)
+    logs = log_files(run, verdict.attempt)
+    if incident.hang is not None:  # the flight recorders that ranks were asked for
+        recorders = run.log_path(0, "", FLIGHT, 0, 0).parent.glob("rank_*.jsonl")
+        logs += sorted(path for path in recorders if path.stat().st_mtime >= incident.started_t)
+    if logs:
+        verdict = judge(incident, read_logs(logs), concluded) or verdict
+    return verdict
+
+
+def _without_failure(run: RunDirectory, incident: Incident) -> Verdict:
+    """Judge a run whose facts tell of no failure: by its logs, and whether it goes on or its controller has ended."""
+    state = run.state()
+    words = WITHOUT_FAILURE.get(state)
     if words is not None:
         passed = next((f for f in incident.findings if f.id in (UNLIKE_SHAPES, UNLIKE_CALLS)), None)
         if passed is not None:
             return _no_failure(f"{run.name} ended, and nothing failed, with a warning: {passed.message}")
         return _no_failure(words.format(run.name))
-    of_logs = None
     logs = log_files(run, 0)
-    if logs:
-        of_logs = judge_logs(read_logs(logs))
-    state = run.state()
-    if state in GOING_ON and (of_logs is None or of_logs.cause == "unknown"):
+    of_logs = judge_logs(read_logs(logs)) if logs else None
+    if of_logs is not None and of_logs.cause != "unknown":
+        return of_logs
+    if state in GOING_ON:
         return _no_failure(HEALTHY.format(run.name, state))
-    return _without(run, of_logs)
-
-
-def _lease_ended(ended: LeaseEnd) -> Verdict:
-    cause = CAUSES["controller-ended"]
-    message = f"the controller (allranks run) ended at {utc(ended.controller_t)}, before the run did, and no other "
-    message += f"took it over: the lease had ended the ranks by {utc(ended.ranks_t)}"
-    remedy = f"{cause.remedy()}. `allranks attach` fetches the last output of the ranks"
-    return Verdict(Finding(cause.id, "fail", message, remedy), cause.id, 0.8)
+    ended = lease_end(run, run.condition(), time.time())
+    if ended is not None:
+        cause = CAUSES["controller-ended"]
+        message = f"the controller (allranks run) ended at {utc(ended.controller_t)}, before the run did, and no other "
+        message += f"took it over: the lease had ended the ranks by {utc(ended.ranks_t)}"
+        remedy = f"{cause.remedy()}. `allranks attach` fetches the last output of the ranks"
+        return Verdict(Finding(cause.id, "fail", message, remedy), cause.id, 0.8)
+    base = of_logs or Verdict(Finding("unknown", "unknown", "and has no logs"), "unknown", 0.1)
+    message = f"{run.name} is {state}{':' if of_logs else ','} {base.finding.message}"
+    finding = base.finding._replace(id="unknown", status="unknown", message=message)
+    return base._replace(finding=finding, cause="unknown", confidence=0.1)
 
 
 def _no_failure(words: str) -> Verdict:
@@ -133,34 +142,9 @@ def log_files(run: RunDirectory, attempt: int) -> list[Path]:
     return [*logs, *(p for p in texts if not {"stacks", "ras"} & set(p.relative_to(evidence).parts)), *dumps]
 
 
-def recorder_files(run: RunDirectory, since: float) -> list[Path]:
-    """Give the flight recorders that ranks were asked for in a hang, at a time or later (unix seconds)."""
-    folder = run.log_path(0, "", FLIGHT, 0, 0).parent
-    return sorted(path for path in folder.glob("rank_*.jsonl") if path.stat().st_mtime >= since)
-
-
 def _concluded(run: RunDirectory) -> Verdict | None:
     document = run.read_document("verdict.json")
     if document is not None:
         return fitting(Verdict, document)
     result = run.read_result()
     return None if result is None else result.verdict
-
-
-def _was_test(run: RunDirectory) -> bool:
-    """Whether the last attempt ran the collective tests, not a program."""
-    asked = bool(run.read_run().spec.get("test"))
-    return asked and not any(of_kind(run.read_facts()[0], SuitePassed))
-
-
-def _without(run: RunDirectory, read: Verdict | None) -> Verdict:
-    """Say why a verdict is missing: the run goes on, or its controller ended without one."""
-    if read is not None and read.cause != "unknown":
-        return read
-    ended = lease_end(run, run.condition(), time.time())
-    if ended is not None:
-        return _lease_ended(ended)
-    message = f"{run.name} is {run.state()}" + (f": {read.finding.message}" if read else ", and has no logs")
-    base = read or Verdict(Finding("unknown", "unknown", message), "unknown", 0.1)
-    finding = base.finding._replace(id="unknown", status="unknown", message=message)
-    return base._replace(finding=finding, cause="unknown", confidence=0.1)

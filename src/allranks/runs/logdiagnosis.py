@@ -86,14 +86,15 @@ def _inside(directory: Path) -> Iterator[Path]:
 def _may_be_read(path: Path) -> bool:
     """Tell by its name and its first bytes whether a file may be a log or a rank's flight recorder."""
     is_named_as_log = path.suffix.lower() not in NOT_TEXT
-    if not is_named_as_log and not is_named_as_dump(path):
+    is_named_as_dump = rank_of_dump(path) is not None
+    if not is_named_as_log and not is_named_as_dump:
         return False
     try:
         with path.open("rb") as file:
             first = file.read(2048)
     except OSError:
         return is_named_as_log  # reading it will say why
-    return (is_named_as_log and b"\0" not in first) or (is_named_as_dump(path) and begins_as_dump(first))
+    return (is_named_as_log and b"\0" not in first) or (is_named_as_dump and first[:1] in _FIRST)
 
 
 class LogReading(NamedTuple):
@@ -111,13 +112,13 @@ def read_logs(files: Sequence[Path]) -> Evidence:
 
 def read_log_files(files: Sequence[Path]) -> LogReading:
     """Read several logs, in their order here, and flight recorders among them."""
-    dumps = read_dumps(files)
-    manifests = {path: MANIFEST for path in files if path not in dumps.files and is_manifest(path)}
+    recordings, dumps = read_dumps(files)
+    manifests = {path: MANIFEST for path in files if path not in dumps and is_manifest(path)}
     if manifests and len(manifests) == len(files):
         raise UsageError(f"{files[0]}: {MANIFEST}\nhint: kubectl logs POD --all-containers | allranks diagnose -")
-    logs = [path for path in files if path not in dumps.files and path not in manifests]
-    found = evidence(scan(logs), dumps.recordings)
-    return LogReading(found, logs, {**dumps.unread, **manifests})
+    logs = [path for path in files if path not in dumps and path not in manifests]
+    unread = {path: why for path, why in {**dumps, **manifests}.items() if why}
+    return LogReading(evidence(scan(logs), recordings), logs, unread)
 
 
 def is_manifest(path: Path) -> bool:
@@ -315,76 +316,54 @@ PICKLE = b"\x80"  # its first byte
 _FIRST = (PICKLE, b"{")
 
 
-@dataclass
-class FlightDumps:
-    """What torch's recorders say, and the files they stand in. `unread`: why a file could not be read."""
-
-    recordings: list[RankRecording] = field(default_factory=list)
-    files: set[Path] = field(default_factory=set)
-    unread: dict[Path, str] = field(default_factory=dict)
+def rank_of_dump(path: Path) -> int | None:
+    """Give the rank whose flight recorder a file's name says that it is; None for any other name."""
+    match = _NAME.search(path.name)
+    return None if match is None else int(match["rank"])
 
 
-def is_named_as_dump(path: Path) -> bool:
-    """Tell whether a file's name is that of a rank's flight recorder."""
-    return _NAME.search(path.name) is not None
-
-
-def begins_as_dump(first: bytes) -> bool:
-    """Tell by its first byte whether a file may hold a flight recorder."""
-    return first[:1] in _FIRST
-
-
-def read_dumps(files: Iterable[Path]) -> FlightDumps:
+def read_dumps(files: Iterable[Path]) -> tuple[list[RankRecording], dict[Path, str]]:
     """Read the dumps among files; of two of one rank the newer one. What is JSON and none is left for the log scan.
 
-    A file is opened once, and read only where its name and its first byte are those of a dump.
+    A file is opened once, and read only where its name and its first byte are those of a dump. Give the files that are
+    dumps, too, each with why it could not be read: nothing where it could.
     """
-    dumps = FlightDumps()
+    dumps: dict[Path, str] = {}
+    silent: set[int] = set()
     newest: dict[int, tuple[float, RankRecording]] = {}
     left = ALL_DUMPS
     for path in files:
-        if not is_named_as_dump(path):
+        rank = rank_of_dump(path)
+        if rank is None:
             continue
         first = b""
         try:
             with open_regular(path) as file:
                 first = file.read(1)
-                if not begins_as_dump(first):
+                if first not in _FIRST:
                     continue
                 data = first + file.read(min(left, LARGEST_DUMP))
                 written = os.fstat(file.fileno()).st_mtime
-            recording = _read(path, data, min(left, LARGEST_DUMP))
+            recording = _read(rank, data, min(left, LARGEST_DUMP), path.suffix == ".jsonl")
         except (DecodeError, OSError) as error:
             if first == PICKLE:
-                dumps.files.add(path)
-                dumps.unread[path] = str(error)
+                dumps[path] = str(error)
+                silent.add(rank)
             continue
         left -= len(data)
-        dumps.files.add(path)
-        if recording.rank not in newest or newest[recording.rank][0] <= written:
-            newest[recording.rank] = (written, recording)
+        dumps[path] = ""
+        if rank not in newest or newest[rank][0] <= written:
+            newest[rank] = (written, recording)
     recordings = [recording for _, (_, recording) in sorted(newest.items())]
-    dumps.recordings = with_silent(with_members(recordings), {_rank_of(path) for path in dumps.unread})
-    return dumps
+    return with_silent(with_members(recordings), silent), dumps
 
 
-def _read(path: Path, data: bytes, most: int) -> RankRecording:
+def _read(rank: int, data: bytes, most: int, has_lines: bool) -> RankRecording:
+    """Read a dump; of one with a recording a line the last counts."""
     if len(data) > most:
         raise DecodeError(f"expected a dump of at most {most} bytes")
-    rank = _rank_of(path)
     if data[:1] == PICKLE:
         return read_torch_dump(rank, read_pickle(data))
-    if path.suffix == ".jsonl":
-        return read_recording(rank, read_object(_last_line(data), LARGEST_DUMP))
+    if has_lines:
+        return read_recording(rank, read_object(data.rstrip(b"\n").rpartition(b"\n")[2], LARGEST_DUMP))
     return read_torch_dump(rank, read_json(data, LARGEST_DUMP))
-
-
-def _rank_of(path: Path) -> int:
-    match = _NAME.search(path.name)
-    if match is None:
-        raise DecodeError("expected a name that ends with a rank")
-    return int(match["rank"])
-
-
-def _last_line(data: bytes) -> bytes:
-    return data.rstrip(b"\n").rpartition(b"\n")[2]

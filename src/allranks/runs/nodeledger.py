@@ -62,14 +62,6 @@ class NodeRecord(NamedTuple):
     message: str = ""
 
 
-class SeenNode(NamedTuple):
-    """A node as a run has seen it."""
-
-    name: str
-    hostname: str
-    identity: Identity | None
-
-
 class NodeBlame(NamedTuple):
     """What counts against a node."""
 
@@ -81,9 +73,9 @@ class NodeBlame(NamedTuple):
 # -- what counts -----------------------------------------------------------------------------------------
 
 
-def machine_of(identity: Identity | None) -> str:
+def machine_of(identity: Identity) -> str:
     """Return a machine's key: the hash of its hardware's UUID, else of its machine-id; empty where neither is known."""
-    identifier = (identity.hardware or identity.machine_id) if identity is not None else None
+    identifier = identity.hardware or identity.machine_id
     if not identifier:
         return ""
     return hashlib.sha256(f"allranks {identifier}".encode()).hexdigest()[:16]
@@ -126,21 +118,16 @@ def _blame(blamed: dict[str, NodeBlame], cause: str, node: str | None, peer: str
 
 
 def records_of(
-    nodes: Iterable[SeenNode], run: str, kind: str, t: float, succeeded: bool, blamed: Mapping[str, NodeBlame]
+    seen: Mapping[str, tuple[str, Identity]], line: NodeRecord, blamed: Mapping[str, NodeBlame]
 ) -> list[NodeRecord]:
-    """Make the lines of one run; `succeeded`: it ended as it should."""
+    """Make the lines of one run of a `line` without a node. `seen`: host names and identities by name."""
     records = []
-    for node in nodes:
-        fault = blamed.get(node.name)
-        record = NodeRecord(
-            round(t, 1),
-            run,
-            kind=kind,
-            name=node.name,
-            hostname=node.hostname,
-            machine=machine_of(node.identity),
-            outcome=OK if succeeded else OTHER,
-        )
+    for name in dict.fromkeys((*seen, *blamed)):
+        record = line._replace(name=name)
+        if name in seen:
+            hostname, identity = seen[name]
+            record = record._replace(hostname=hostname, machine=machine_of(identity))
+        fault = blamed.get(name)
         if fault is not None:
             record = record._replace(outcome=FAILED, cause=fault.cause, peer=fault.peer, message=fault.message)
         records.append(record)

@@ -103,22 +103,27 @@ QUESTIONS: Vocabulary[Question] = Vocabulary("ask", {"stacks": StacksQuestion, "
 Answer = TypeVar("Answer", StacksAnswer, ProfileAnswer)
 
 
-class Peer(NamedTuple):
-    """The process at the other end of a Unix socket."""
-
-    pid: int
-    uid: int
-
-
 def socket_name(uid: str, purpose: str = "") -> str:
     """Return the name of a socket of the run with this uid; without a purpose it is that of a join's coordinator."""
     return f"\0allranks-{os.getuid()}-{uid}{purpose}"
 
 
-def peer_of(sock: socket.socket) -> Peer:
-    """Say who is at the other end, as the kernel has seen it connect or listen."""
+def peer_of(sock: socket.socket) -> tuple[int, int]:
+    """Give pid and uid of the other end of a Unix socket, as the kernel has seen it connect or listen."""
     pid, uid, _ = PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
-    return Peer(pid, uid)
+    return pid, uid
+
+
+def check_peer(sock: socket.socket, pid: int | None) -> None:
+    """Raise NodeError where the other end is not this process of our own user."""
+    other, uid = peer_of(sock)
+    if (other, uid) != (pid, os.getuid()):
+        raise NodeError(f"the run's socket belongs to another process (pid {other}, user {uid})")
+
+
+def is_own(writer: asyncio.StreamWriter) -> bool:
+    """Tell whether our own user is at the other end of a connection."""
+    return peer_of(writer.get_extra_info("socket"))[1] == os.getuid()
 
 
 def packed(document: JsonObject) -> bytes:
@@ -172,9 +177,7 @@ async def ask(
     try:
         reader, writer = await asyncio.open_unix_connection(socket_name(uid, QUESTIONS_SOCKET))
         try:
-            peer = peer_of(writer.get_extra_info("socket"))
-            if (peer.pid, peer.uid) != (controller.pid, os.getuid()):
-                raise NodeError(f"the run's socket belongs to another process (pid {peer.pid}, user {peer.uid})")
+            check_peer(writer.get_extra_info("socket"), controller.pid)
             writer.write(packed(QUESTIONS.write(question)))
             limit = seconds + REQUEST_SECONDS
             answer = decode(kind, await asyncio.wait_for(read_packed(reader, ANSWER_LIMIT), limit))

@@ -80,24 +80,6 @@ class Waits(NamedTuple):
     seconds: float
 
 
-class StepTimes(NamedTuple):
-    """Unix seconds of an attempt's first step, of its last, and of the last of those that were computed before."""
-
-    first: float
-    last: float
-    redone: float
-
-    @classmethod
-    def of(cls, steps: StepsSeen) -> StepTimes:
-        """Take the times of an event; of one that has not come so far again, all its steps were computed before."""
-        redone = steps.first_t
-        if steps.redone_t is not None:
-            redone = steps.redone_t
-        elif steps.reached is not None and steps.first <= steps.reached:
-            redone = steps.last_t
-        return cls(steps.first_t, steps.last_t, redone)
-
-
 @dataclass
 class AttemptTimes:
     """The moments of one attempt, in unix seconds; None where its event has not come."""
@@ -115,13 +97,13 @@ class AttemptTimes:
     clean: float | None = None  # the nodes have ended their ranks
     ended: float | None = None
     is_suite: bool = False
-    steps: StepTimes | None = None
+    steps: StepsSeen | None = None
     standstills: list[Standstill] = field(default_factory=list)
     lost: Standstill | None = None  # a node that was silent, and lost
     waits: Waits | None = None
     last_seen: float = 0.0  # the newest that is known of it
 
-    def intervals(self, now: float, steps: StepTimes | None, run_has_steps: bool) -> Iterator[Interval]:
+    def intervals(self, now: float, steps: StepsSeen | None, run_has_steps: bool) -> Iterator[Interval]:
         """Give its parts up to its end, or up to `now` where it goes on. `steps`: its own, or the newest of them."""
         over = now if self.ended is None else self.ended
         over = max(over, self.prepared_from)
@@ -130,7 +112,7 @@ class AttemptTimes:
             return
         end_began = over if self.end_began is None else between(self.end_began, self.prepared_from, over)
         if self.is_stop and steps is not None:
-            end_began = between(steps.last, end_began, over)  # what ranks compute until they have saved is useful
+            end_began = between(steps.last_t, end_began, over)  # what ranks compute until they have saved is useful
         started = end_began
         if self.ranks_started is not None:
             started = between(self.ranks_started, self.prepared_from, end_began)
@@ -145,7 +127,7 @@ class AttemptTimes:
         for since, until in still:
             yield Interval("hang", since, until)
 
-    def running(self, begin: float, end: float, steps: StepTimes | None, run_has_steps: bool) -> Iterator[Interval]:
+    def running(self, begin: float, end: float, steps: StepsSeen | None, run_has_steps: bool) -> Iterator[Interval]:
         """Give the parts between the start of the ranks and the beginning of the end, hangs among them."""
         if steps is None and run_has_steps:
             yield Interval("start", begin, end)
@@ -155,15 +137,19 @@ class AttemptTimes:
             yield Interval("start", begin, started)
             yield Interval("without_steps", started, end)
         else:
-            first = between(steps.first, begin, end)
-            last = between(steps.last, first, end)
-            redone = between(steps.redone, first, last)
+            redone_t = steps.redone_t
+            if redone_t is None:  # all its steps were computed before, or none
+                is_behind = steps.reached is not None and steps.first <= steps.reached
+                redone_t = steps.last_t if is_behind else steps.first_t
+            first = between(steps.first_t, begin, end)
+            last = between(steps.last_t, first, end)
+            redone = between(redone_t, first, last)
             yield Interval("start", begin, first)
             yield Interval("computed_twice", first, redone)
             yield Interval("useful", redone, last)
             yield Interval("after_last_step", last, end)
 
-    def still(self, begin: float, end: float, steps: StepTimes | None) -> list[tuple[float, float]]:
+    def still(self, begin: float, end: float, steps: StepsSeen | None) -> list[tuple[float, float]]:
         """Give the times in which no rank came further, in order and apart from one another."""
         spans = []
         for standstill in self.standstills:
@@ -171,14 +157,14 @@ class AttemptTimes:
             if until is None:
                 until = end if steps is not None else standstill.noticed
             since = standstill.since
-            if steps is not None and steps.last < until:
-                since = max(since, steps.last)  # a step is a sign of life, whatever a hang pattern says
+            if steps is not None and steps.last_t < until:
+                since = max(since, steps.last_t)  # a step is a sign of life, whatever a hang pattern says
             since = between(since, begin, end)
             spans.append((since, between(until, since, end)))
         if self.lost is not None and self.end_began is not None and abs(self.end_began - self.lost.noticed) <= AT_ONCE:
             since = self.lost.since
             if steps is not None:
-                since = max(since, steps.last)
+                since = max(since, steps.last_t)
             spans.append((between(since, begin, end), end))
         return merged(spans)
 
@@ -249,8 +235,7 @@ class Timekeeper:
         """Split the time up to `now` (unix seconds). `newest`: steps of the last attempt that no event has yet."""
         begin = now if self._begin is None else self._begin
         now = max(begin, now)
-        steps = None if newest is None else StepTimes.of(newest)
-        intervals, slow, has_steps = self._split(begin, now, steps)
+        intervals, slow, has_steps = self._split(begin, now, newest)
         sums = dict.fromkeys(PARTS, 0.0)
         for interval in intervals:
             sums[interval.part] += interval.end - interval.begin
@@ -277,7 +262,7 @@ class Timekeeper:
         """Whether an attempt goes on."""
         return bool(self.attempts) and self.attempts[-1].ended is None
 
-    def _split(self, begin: float, now: float, newest: StepTimes | None) -> tuple[list[Interval], float | None, bool]:
+    def _split(self, begin: float, now: float, newest: StepsSeen | None) -> tuple[list[Interval], float | None, bool]:
         """Give all parts, what of them was waiting for stragglers, and whether any step was seen."""
         has_steps = newest is not None or any(attempt.steps is not None for attempt in self.attempts)
         intervals = list(self._between_attempts)
@@ -406,7 +391,7 @@ def _on_initialised(attempt: AttemptTimes, line: Stamped[AllInitialised]) -> Non
 
 
 def _on_steps(attempt: AttemptTimes, line: Stamped[StepsSeen]) -> None:
-    attempt.steps = StepTimes.of(line.fact)
+    attempt.steps = line.fact
 
 
 def _on_went_on(attempt: AttemptTimes, line: Stamped[StepsWentOn]) -> None:
