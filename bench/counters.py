@@ -46,7 +46,7 @@ def sample(seconds: float) -> Sample:
     """Percent of a core: of the process that reads, after its start, and of the agent that takes its lines."""
     selector = selectors.DefaultSelector()
     watch = CounterWatch(selector, GPUS, EVERY)
-    pid = watch._pid  # noqa: SLF001
+    pid = watch.child.pid
     try:
         _take(selector, 3.0)
         read, began = _cpu(pid), time.monotonic()

@@ -55,7 +55,7 @@ class Watched:
 
     @property
     def is_alive(self) -> bool:
-        process = read_process(self.watch._pid)  # noqa: SLF001
+        process = read_process(self.watch.child.pid)
         return process is not None and process.state != "Z"
 
 
@@ -73,7 +73,7 @@ def start(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     yield begin
     for watched in started:
         watched.watch.close()
-        os.waitpid(watched.watch._pid, 0)  # noqa: SLF001
+        os.waitpid(watched.watch.child.pid, 0)
 
 
 def test_gpus_say_what_they_do(start: Callable[..., Watched]) -> None:
@@ -161,9 +161,9 @@ def test_reading_is_cheap(start: Callable[..., Watched]) -> None:
     """Forty samples, a second apart at most, as ten seconds apart in a run."""
     watched = start(every=1.0)
     watched.until(lambda newest: bool(newest.gpus))
-    before = sum(map(int, stat_fields(watched.watch._pid)[11:13]))  # noqa: SLF001
+    before = sum(map(int, stat_fields(watched.watch.child.pid)[11:13]))
     began = time.monotonic()
     while time.monotonic() - began < 5:
         watched.until(lambda newest: True)
-    ticks = sum(map(int, stat_fields(watched.watch._pid)[11:13])) - before  # noqa: SLF001
+    ticks = sum(map(int, stat_fields(watched.watch.child.pid)[11:13])) - before
     assert ticks / os.sysconf("SC_CLK_TCK") <= 0.05 * (time.monotonic() - began)

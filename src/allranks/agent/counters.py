@@ -13,15 +13,17 @@ import os
 import selectors
 import signal
 import time
-from typing import Dict, List, Mapping, NoReturn, Sequence, Tuple
+from functools import partial
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from allranks.protocol.codec import DecodeError, decode, encode
 from allranks.protocol.jsontext import read_object, write_json
 from allranks.protocol.samples import MOST_DEVICES, DeviceCounters, GpuCounters, NodeUsage, PortCounters
 
 from .files import names_in, read_text, write_all
+from .forked_tasks import Child
 from .link import log
-from .processes import PR_SET_PDEATHSIG, prctl, read_process, send_signal
+from .processes import PR_SET_PDEATHSIG, prctl
 
 LIBRARY = "libnvidia-ml.so.1"
 PORTS = "/sys/class/infiniband"
@@ -58,22 +60,13 @@ class CounterWatch:
         self._data = b""
         self._heard = time.monotonic()
         self._every = every
-        self._pipe, write_end = os.pipe()
-        os.set_blocking(self._pipe, False)
-        try:
-            self._pid = os.fork()
-            if self._pid == 0:
-                _read_for_ever(addresses, every, write_end)
-        except OSError:
-            os.close(self._pipe)
-            raise
-        finally:
-            os.close(write_end)
-        selector.register(self._pipe, selectors.EVENT_READ, self._on_output)
+        self.child = Child(partial(_read_for_ever, addresses, every))
+        self._is_open = True
+        selector.register(self.child.pipe, selectors.EVENT_READ, self._on_output)
 
     def look(self, now: float) -> None:
         """End a child that is silent. Ranks go on, and the node's log says it."""
-        if self._pipe >= 0 and now - self._heard > SILENCE + self._every:
+        if self._is_open and now - self._heard > SILENCE + self._every:
             log("the counters of GPUs and ports are not read any more: no answer for %g s" % (now - self._heard))
             self.close()
 
@@ -92,17 +85,13 @@ class CounterWatch:
 
     def close(self) -> None:
         """End the child."""
-        if self._pipe < 0:
-            return
-        self._selector.unregister(self._pipe)
-        os.close(self._pipe)
-        self._pipe = -1
-        process = read_process(self._pid)
-        if process is not None and process.parent == os.getpid():
-            send_signal(process, signal.SIGKILL)
+        if self._is_open:
+            self._is_open = False
+            self._selector.unregister(self.child.pipe)
+            self.child.end()
 
     def _on_output(self) -> None:
-        data = os.read(self._pipe, 1 << 16)
+        data = os.read(self.child.pipe, 1 << 16)
         self._data += data
         if not data or len(self._data) > MOST_LINE:
             self.close()
@@ -123,22 +112,17 @@ def _troubles(counters: DeviceCounters) -> List[Tuple[str, object]]:
     return [*gpus, *((port.port, (port.is_up, port.counted.get("link_downed"))) for port in counters.ports)]
 
 
-def _read_for_ever(addresses: Sequence[str], every: float, write_end: int) -> NoReturn:
+def _read_for_ever(addresses: Sequence[str], every: float, write_end: int) -> None:
     """Be the child. It keeps no descriptor of the agent: what that closes is to be closed."""
-    try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        os.closerange(3, write_end)
-        os.closerange(write_end + 1, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") < 65536 else 65536)
-        reader = DeviceReader(addresses)
-        while reader.has_devices:
-            began = time.monotonic()
-            write_all(write_end, write_json(encode(reader.read())) + b"\n")
-            reader.wait(every)
-            time.sleep(max(0.0, LEAST - (time.monotonic() - began)))
-    finally:
-        os._exit(0)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.closerange(3, write_end)
+    os.closerange(write_end + 1, min(os.sysconf("SC_OPEN_MAX"), 65536))
+    reader = DeviceReader(addresses)
+    while reader.has_devices:
+        began = time.monotonic()
+        write_all(write_end, write_json(encode(reader.read())) + b"\n")
+        reader.wait(every)
+        time.sleep(max(0.0, LEAST - (time.monotonic() - began)))
 
 
 class DeviceReader:

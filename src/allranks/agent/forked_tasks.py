@@ -36,10 +36,6 @@ Result = TypeVar("Result")
 Answer = TypeVar("Answer", CallTimesMessage, CountersMessage, ProbedMessage, ReachedMessage, ReadyMessage)
 
 
-class Nothing(NamedTuple):
-    """The result of a task that is done for what it does."""
-
-
 class FoundRecord(NamedTuple):
     """What a former run has left here: its imports, or why they do not serve; neither where there was none."""
 
@@ -56,29 +52,51 @@ class Work(NamedTuple, Generic[Result]):
     seconds: float
 
 
-class Task:
-    """Work that runs in a child; its result comes back through a pipe.
+class Child:
+    """A forked process that does nothing but `write` to the pipe that it is given. Raises OSError where none can be
+    made."""
 
-    `done` gets the record and no error, or None and the error. Raises OSError where no child can be made."""
-
-    def __init__(self, work: Work[Result], done: Callable[[Optional[Result], str], None]) -> None:
-        self._finish: Callable[[bytes], None] = partial(_finish, work, done)
-        self._fail: Callable[[str], None] = partial(done, None)
-        self._late = "%s did not finish within %g s" % (work.name, work.seconds)
-        self._data = bytearray()
-        self.deadline = time.monotonic() + work.seconds
+    def __init__(self, write: Callable[[int], None]) -> None:
         self.pipe, write_end = os.pipe()
         os.set_blocking(self.pipe, False)
         try:
             self.pid = os.fork()
+            if self.pid == 0:
+                _run_in_child(write, write_end)
         except OSError:
             os.close(self.pipe)
             raise
-        else:
-            if self.pid == 0:
-                _run_in_child(work.function, write_end)
         finally:
             os.close(write_end)
+
+    def end(self) -> None:
+        """Kill it where it lives, and close the pipe."""
+        process = read_process(self.pid)
+        if process is not None and process.parent == os.getpid():
+            send_signal(process, signal.SIGKILL)
+        os.close(self.pipe)
+
+
+def _run_in_child(write: Callable[[int], None], write_end: int) -> NoReturn:
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        write(write_end)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+class Task(Child):
+    """Work in a child. `done` gets the record and no error, or None and the error."""
+
+    def __init__(self, work: Work[Result], done: Callable[[Optional[Result], str], None]) -> None:
+        super().__init__(partial(_write_answer, work.function))
+        self.deadline = time.monotonic() + work.seconds
+        self._finish: Callable[[bytes], None] = partial(_finish, work, done)
+        self._fail = partial(done, None, "%s did not finish within %g s" % (work.name, work.seconds))
+        self._data = bytearray()
 
     def is_complete(self) -> bool:
         """Read what has come; tell whether that is all."""
@@ -98,11 +116,8 @@ class Task:
 
     def expire(self) -> None:
         """End the child, which took too long."""
-        process = read_process(self.pid)
-        if process is not None and process.parent == os.getpid():
-            send_signal(process, signal.SIGKILL)
-        os.close(self.pipe)
-        self._fail(self._late)
+        self.end()
+        self._fail()
 
 
 class Tasks:
@@ -186,30 +201,23 @@ def _finish(work: Work[Result], done: Callable[[Optional[Result], str], None], d
         return
     try:
         result = decode(work.kind, value["result"])
-    except (KeyError, DecodeError) as error:
+    except DecodeError as error:
         done(None, "%s gave another result: %s" % (work.name, error))
         return
     done(result, "")
 
 
-def _run_in_child(function: Callable[[], object], write_end: int) -> NoReturn:
-    """Run the function, write its answer to the pipe and exit. Output of the child goes to the node's log."""
-    status = 1
+def _write_answer(function: Callable[[], object], write_end: int) -> None:
+    """Run the function, and write its answer to the pipe. Output of the child goes to the node's log."""
+    answer: JsonObject = {}
     try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        answer: JsonObject = {}
-        try:
-            answer["result"] = encode(function())
-        except DecodeError as error:  # what was asked has no answer, and says why
-            answer["error"] = str(error)
-        except Exception as error:
-            log_traceback()
-            answer["error"] = "%s: %s" % (type(error).__name__, error)
-        data = write_json(answer)
-        if len(data) > LIMIT:
-            data = write_json({"error": "its answer has %d bytes, and a message holds %d" % (len(data), LIMIT)})
-        write_all(write_end, data)
-        status = 0
-    finally:
-        os._exit(status)
+        answer["result"] = encode(function())
+    except DecodeError as error:  # what was asked has no answer, and says why
+        answer["error"] = str(error)
+    except Exception as error:
+        log_traceback()
+        answer["error"] = "%s: %s" % (type(error).__name__, error)
+    data = write_json(answer)
+    if len(data) > LIMIT:
+        data = write_json({"error": "its answer has %d bytes, and a message holds %d" % (len(data), LIMIT)})
+    write_all(write_end, data)

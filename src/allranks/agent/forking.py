@@ -19,7 +19,8 @@ from allranks.protocol.node_names import OWN_NAMES
 from allranks.protocol.orders import PreloadOrder, RankOrder, StartOrder
 from allranks.protocol.processes import ImportRecord
 
-from .forked_tasks import FoundRecord, Nothing, Work
+from .forked_tasks import FoundRecord, Work
+from .gpufacts import VISIBLE
 from .link import log
 from .processes import Process, lives
 from .rank_start import RankStartError, TemplateLost, environment_of
@@ -39,6 +40,7 @@ WAIT_FACTOR = 3.0
 TORCH_SECONDS = 200.0  # in the place of a record: torch on a shared file system
 DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, AMD, WSL
 NO_DEVICES = ("", "-1", "NoDevFiles")
+SEEN = "the ranks see GPUs"  # why there is no template
 KEPT_BY = ("auto", "torch")  # values of --preload with which a later run may use what this one imports
 
 
@@ -95,33 +97,36 @@ class Forking:
     def _prepare(self, rank: RankOrder, preload: str, imports: Optional[ImportRecord], base: Dict[str, str]) -> None:
         self._tried = True
         environment = environment_of(rank, base)
-        against = devices_seen(environment)
-        if against and preload != "torch":
-            self._off(against)
+        if preload != "torch" and sees_devices(environment):
+            self._off(SEEN)
             return
-        common = {name: value for name, value in environment.items() if name not in OWN_NAMES}
         if imports is not None:
-            self._start(rank, common, imports)
+            self._start(rank, environment, imports)
             return
+
+        def find() -> FoundRecord:
+            from .import_records import find_record  # late: many runs ask for none
+
+            return find_record(rank, environment)
+
         self._looking = True
-        work = Work("the look for imports", partial(_find_record, rank, environment), FoundRecord, TASK_SECONDS)
-        done = partial(self._found, rank, preload, common)
-        self._node.tasks.run(work, done)
+        done = partial(self._found, rank, preload, environment)
+        self._node.tasks.run(Work("the look for imports", find, FoundRecord, TASK_SECONDS), done)
 
     def _found(
-        self, rank: RankOrder, preload: str, common: Dict[str, str], found: Optional[FoundRecord], error: str
+        self, rank: RankOrder, preload: str, environment: Dict[str, str], found: Optional[FoundRecord], error: str
     ) -> None:
         self._looking = False
         if found is None:
             self._off(error)
         elif found.imports is not None and not found.why:
             self._known = True
-            self._start(rank, common, found.imports)
+            self._start(rank, environment, found.imports)
         elif found.why:
             self._known = found.imports is not None  # it is the program's, and stays
             self._off(found.why)
         elif preload == "torch":
-            self._start(rank, common, ImportRecord({"torch": ""}, seconds=TORCH_SECONDS))
+            self._start(rank, environment, ImportRecord({"torch": ""}, seconds=TORCH_SECONDS))
         if self._template is None:
             self._wanted = self._asks_for_imports()
             self._go()
@@ -185,10 +190,7 @@ class Forking:
             self._off("its imports were not done %.0f s after the attempt began" % (now - self._began))
             self._go()
         if self._wanted and not self._uninitialised and not self._asking and now >= self._next:
-            self._asking = True
-            ask = partial(_ask_imports, self._running(), self._node.directory, self._began_t)
-            done = partial(self._answered, self._attempt)
-            self._node.tasks.run(Work("the question for imports", ask, ImportRecord, QUESTION_SECONDS), done)
+            self._ask()
 
     @property
     def _patience(self) -> float:
@@ -196,6 +198,18 @@ class Forking:
         if self._template is None:
             return LEAST_WAIT
         return LEAST_WAIT + WAIT_FACTOR * self._template.record.seconds
+
+    def _ask(self) -> None:
+        processes = self._running()
+
+        def ask() -> ImportRecord:
+            from .asking import ask_imports  # late: many runs ask for none
+
+            return ask_imports(processes, self._node.directory, self._began_t)
+
+        self._asking = True
+        done = partial(self._answered, self._attempt)
+        self._node.tasks.run(Work("the question for imports", ask, ImportRecord, QUESTION_SECONDS), done)
 
     def _answered(self, attempt: int, record: Optional[ImportRecord], error: str) -> None:
         if attempt != self._attempt or not self._wanted:
@@ -221,30 +235,29 @@ class Forking:
         if not order.template:
             return
         environment = environment_of(first, self._base)
-        against = devices_seen(environment)
-        if against and order.preload != "torch":
-            self._off(against)
+        if order.preload != "torch" and sees_devices(environment):
+            self._off(SEEN)
             return
-        common = {name: value for name, value in environment.items() if name not in OWN_NAMES}
         for rank in order.ranks[1:]:
-            name = difference(common, environment_of(rank, self._base))
+            name = difference(environment, environment_of(rank, self._base))
             if name:
                 self._off("the ranks of this node differ in %s" % name)
                 return
-        self._start(first, common, record)
+        self._start(first, environment, record)
 
     def _keep(self, rank: RankOrder, imports: ImportRecord, against: str) -> None:
 
-        def done(kept: Optional[Nothing], error: str) -> None:
+        def done(place: Optional[str], error: str) -> None:
             if error:
                 log("what the ranks import was not kept for the next run: %s" % error)
 
         keep = partial(_keep_record, rank, environment_of(rank, self._base), imports, against)
-        self._node.tasks.run(Work("the record of imports", keep, Nothing, TASK_SECONDS), done)
+        self._node.tasks.run(Work("the record of imports", keep, str, TASK_SECONDS), done)
 
-    def _start(self, rank: RankOrder, common: Dict[str, str], record: ImportRecord) -> None:
+    def _start(self, rank: RankOrder, environment: Dict[str, str], record: ImportRecord) -> None:
         from .template import TemplateProcess  # late: many runs have none
 
+        common = {name: value for name, value in environment.items() if name not in OWN_NAMES}
         try:
             self._template = TemplateProcess(rank, common, record)
         except (RankStartError, OSError) as error:
@@ -328,33 +341,12 @@ def difference(common: Mapping[str, str], environment: Mapping[str, str]) -> str
     return ""
 
 
-def devices_seen(environment: Mapping[str, str]) -> str:
-    """Say why the devices forbid a template; empty where they do not."""
-    if not any(os.path.exists(device) for device in DEVICES):
-        return ""
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        if environment.get(name) in NO_DEVICES:
-            return ""
-    return "the ranks see GPUs"
+def sees_devices(environment: Mapping[str, str]) -> bool:
+    """Tell whether the node has GPUs that no variable hides from the ranks."""
+    return any(map(os.path.exists, DEVICES)) and not any(environment.get(name) in NO_DEVICES for name in VISIBLE)
 
 
-# Each is loaded in its task: many runs ask for none of them.
+def _keep_record(rank: RankOrder, environment: Dict[str, str], imports: ImportRecord, against: str) -> str:
+    from .import_records import keep_record  # late: many runs ask for none
 
-
-def _ask_imports(processes: Dict[int, Process], node_dir: str, began: float) -> ImportRecord:
-    from .asking import ask_imports
-
-    return ask_imports(processes, node_dir, began)
-
-
-def _find_record(rank: RankOrder, environment: Dict[str, str]) -> FoundRecord:
-    from .import_records import find_record
-
-    return find_record(rank, environment)
-
-
-def _keep_record(rank: RankOrder, environment: Dict[str, str], imports: ImportRecord, against: str) -> Nothing:
-    from .import_records import keep_record
-
-    keep_record(rank, environment, imports, against)
-    return Nothing()
+    return keep_record(rank, environment, imports, against)

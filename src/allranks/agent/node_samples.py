@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Dict, FrozenSet, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional
 
 from allranks.protocol.frames import TRACE, Stream
 from allranks.protocol.messages import (
@@ -92,13 +92,32 @@ class NodeSamples:
         attempt = self._ranks.attempt
         signalled = attempt.signalled if attempt is not None else set()
         processes = self._ranks.chosen(order.ranks) if order.asked else self._ranks.sampled(order.ranks)
-        look = partial(_sample, processes, self._node.directory, order, frozenset(signalled))
-        work = Work("the stack sample", look, StacksMessage, SAMPLE_SECONDS)
-        self._node.tasks.answer(work, partial(_stacks, signalled, order.asked))
+
+        def look() -> StacksMessage:
+            from .sample import sample
+
+            for_person = order.asked > 0
+            return sample(processes, self._node.directory, order.ask, signalled, for_person, order.native)
+
+        def message(samples: Optional[StacksMessage], error: str) -> Message:
+            if samples is None:
+                return StacksMessage(error=error, asked=order.asked)
+            signalled.update(rank for rank, sample in samples.ranks.items() if sample.get("signalled"))
+            return samples._replace(asked=order.asked)
+
+        self._node.tasks.answer(Work("the stack sample", look, StacksMessage, SAMPLE_SECONDS), message)
 
     def on_profile(self, order: ProfileOrder) -> None:
         """Begin to profile ranks, or end it."""
-        ask = partial(_profile, self._ranks.chosen(order.ranks), self._node.directory, order)
+        processes = self._ranks.chosen(order.ranks)
+
+        def ask() -> ProfiledMessage:
+            from .asking import profile
+
+            if order.is_end:
+                os.nice(10)  # of this task's own process: traces are packed, and the ranks come first
+            return profile(processes, self._node.directory, order)
+
         work = Work("the profile", ask, ProfiledMessage, PROFILE_SECONDS)
         self._node.tasks.answer(work, partial(self._profiled, order))
 
@@ -114,13 +133,24 @@ class NodeSamples:
 
     def on_counters(self, order: CountersOrder) -> None:
         """Say how far the ranks' process groups are."""
-        ask = partial(_counters, self._ranks.sampled(order.ranks), self._node.directory)
+        processes = self._ranks.sampled(order.ranks)
+
+        def ask() -> CountersMessage:
+            from .asking import counters
+
+            return counters(processes, self._node.directory)
+
         self._node.tasks.answer_with(Work("the counters", ask, CountersMessage, SAMPLE_SECONDS))
 
     def on_call_times(self, order: CallTimesOrder) -> None:
         """Say when ranks called their newest collectives, and what slows the suspects among them."""
         processes = self._ranks.sampled(order.ranks)
-        ask = partial(_call_times, processes, order.suspects, self._node.directory, max(1, order.most))
+
+        def ask() -> CallTimesMessage:
+            from .calltimes import answer
+
+            return answer(processes, order.suspects, self._node.directory, max(1, order.most))
+
         self._node.tasks.answer_with(Work("the times of collectives", ask, CallTimesMessage, CALL_TIMES_SECONDS))
 
     def on_usage(self, order: UsageOrder) -> None:
@@ -205,38 +235,3 @@ def _watch_devices(node: ThisNode, processes: Dict[int, Process], every: float) 
     from .counters import CounterWatch  # with ctypes: where there is something to read
 
     return CounterWatch(node.selector, gpus, every)
-
-
-def _stacks(signalled: Set[int], asked: int, samples: Optional[StacksMessage], error: str) -> Message:
-    if samples is None:
-        return StacksMessage(error=error, asked=asked)
-    signalled.update(rank for rank, sample in samples.ranks.items() if sample.get("signalled"))
-    return samples._replace(asked=asked)
-
-
-def _sample(
-    processes: Dict[int, Process], node_dir: str, order: StacksOrder, signalled: FrozenSet[int]
-) -> StacksMessage:
-    from .sample import sample
-
-    return sample(processes, node_dir, order.ask, signalled, for_person=order.asked > 0, native=order.native)
-
-
-def _profile(processes: Dict[int, Process], node_dir: str, order: ProfileOrder) -> ProfiledMessage:
-    from .asking import profile
-
-    if order.is_end:
-        os.nice(10)  # of this task's own process: traces are packed, and the ranks come first
-    return profile(processes, node_dir, order)
-
-
-def _counters(processes: Dict[int, Process], node_dir: str) -> CountersMessage:
-    from .asking import counters
-
-    return counters(processes, node_dir)
-
-
-def _call_times(processes: Dict[int, Process], suspects: Tuple[int, ...], node_dir: str, most: int) -> CallTimesMessage:
-    from .calltimes import answer
-
-    return answer(processes, suspects, node_dir, most)

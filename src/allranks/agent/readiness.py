@@ -22,7 +22,7 @@ from allranks.protocol.messages import (
 )
 from allranks.protocol.orders import ListenOrder, ProbeOrder, ReachOrder, ReadyOrder, ServeOrder, SetupOrder
 
-from .forked_tasks import Nothing, Work
+from .forked_tasks import Work
 from .link import log
 from .node_check import NodeCheck, check_node
 from .rendezvous_check import MasterPort, Nonce, ask_server, free_ports, port_failure, probe
@@ -112,11 +112,11 @@ class Readiness:
     def on_serve(self, order: ServeOrder) -> None:
         """Open two ports for the peers' tries; a task answers there for as long as the controller said."""
 
-        def serve() -> Nothing:
+        def serve() -> bool:
             peers.serve(tcp, udp, order.token, order.seconds)
-            return Nothing()
+            return True
 
-        def done(result: Optional[Nothing], error: str) -> None:
+        def done(is_done: Optional[bool], error: str) -> None:
             if error:
                 log(error)
 
@@ -127,7 +127,7 @@ class Readiness:
         except (OSError, ImportError) as error:  # no descriptor is left
             log("no ports could be opened for the peers: %s" % error)
             return
-        if self._node.tasks.run(Work("serving", serve, Nothing, order.seconds + SPARE_SECONDS), done):
+        if self._node.tasks.run(Work("serving", serve, bool, order.seconds + SPARE_SECONDS), done):
             self._node.tell(ServingMessage(tcp.getsockname()[1], udp.getsockname()[1]))
         tcp.close()
         udp.close()
