@@ -60,13 +60,13 @@ def test_the_last_words_of_a_supervisor_are_heard_before_its_death(monkeypatch):
     heard: list[str] = []
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with selectors.DefaultSelector() as selector, ours, theirs:
-        link = SupervisorLink(ours, selector, AgentNote, heard.append, heard.append)
+        link = SupervisorLink(ours, selector, AgentNote, lambda kind, text: heard.append(text))
         theirs.send(b"KeyError: 7")
         theirs.close()
         monkeypatch.setattr(os, "getppid", lambda: 1)
         link.look()
         link.look()
-    assert heard == ["KeyError: 7", "died"]
+    assert heard == ["KeyError: 7", "the supervisor process died"]
 
 
 def test_an_agent_that_beats_and_does_not_end_its_ranks_holds_none():

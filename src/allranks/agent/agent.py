@@ -22,7 +22,7 @@ import selectors
 import socket
 import time
 from functools import partial
-from typing import Callable, Dict, Mapping, Optional
+from typing import Dict, Mapping, Optional
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.foreign import ReportMessage, read_report
@@ -91,7 +91,7 @@ class ProgramReports:
         self._attempt: Optional[RankAttempt] = None
         self._taken: Dict[int, int] = {}  # in this attempt, by rank
         self._taken_in_all = 0
-        self.refused: Dict[str, int] = {}  # how many could not be read
+        self.refused = 0  # could not be read
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def open(self) -> None:
@@ -111,7 +111,9 @@ class ProgramReports:
                 report = read_report(data)
                 self._count(report)
             except DecodeError as error:
-                self._refuse(str(error))
+                if not self.refused:
+                    self._node.tell(RefusedMessage(REPORTS, str(error), time.time()))
+                self.refused += 1
                 continue
             if report.event == "initialised":
                 self._readiness.release_port()
@@ -130,11 +132,6 @@ class ProgramReports:
             raise DecodeError("expected at most %d of a rank, and %d in all" % (MOST_OF_RANK, MOST))
         self._taken[report.rank] = of_rank
         self._taken_in_all += 1
-
-    def _refuse(self, why: str) -> None:
-        if not self.refused:
-            self._node.tell(RefusedMessage(REPORTS, why, time.time()))
-        self.refused[REPORTS] = self.refused.get(REPORTS, 0) + 1
 
 
 TICK = 1.0  # seconds between samples of the supervisor and lease checks
@@ -160,9 +157,7 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._session = ControllerSession(self._selector, self._outlet, self, header.lease)
         self._door = Door(listener, self._selector, self._session.take_over)
-        self._supervisor = SupervisorLink(
-            supervisor, self._selector, self._note, self._end_by_defect, self._supervisor_lost
-        )
+        self._supervisor = SupervisorLink(supervisor, self._selector, self._note, self._end_by_fault)
         self._tasks = Tasks(self._selector, self._tell)
         node = ThisNode(header, node_dir, self._selector, self._outlet, self._tasks, tell=self._tell)
         self._readiness = Readiness(node)
@@ -175,10 +170,7 @@ class Agent:
         self._next_tick = 0.0
         self._failures = 0
         self._result: Optional[int] = None
-        self._table = self._make_table()
-
-    def _make_table(self) -> Dict[type, Callable[[Taken], None]]:
-        return dict(
+        self._table = dict(
             (
                 *self._session.rows(),
                 on(KeepOrder, self._on_keep),
@@ -316,16 +308,11 @@ class Agent:
         if self._failures > FAILURES:
             raise error
         log_traceback()
-        self._end_by_defect(describe_error(error))
+        self._end_by_fault("internal-error", describe_error(error))
 
-    def _end_by_defect(self, description: str) -> None:
-        self._tell(FaultMessage("internal-error", description, t=time.time()))
-        self._ranks.end("internal-error")
-
-    def _supervisor_lost(self, how: str) -> None:
-        log("the supervisor %s" % how)
-        self._tell(FaultMessage("supervisor-lost", "the supervisor process %s" % how, t=time.time()))
-        self._ranks.end("supervisor-lost")
+    def _end_by_fault(self, kind: str, description: str) -> None:
+        self._tell(FaultMessage(kind, description, t=time.time()))
+        self._ranks.end(kind)
 
     # -- orders (controller_session.Owner) -----------------------------------------------------------
 
@@ -346,7 +333,8 @@ class Agent:
         attempt = self._ranks.attempt
         if attempt is None or not attempt.ended:
             return None
-        return DrainedMessage(attempt.number, self._outlet.sizes(), kept_outputs(self._dir), self._reports.refused)
+        refused = {REPORTS: self._reports.refused} if self._reports.refused else {}
+        return DrainedMessage(attempt.number, self._outlet.sizes(), kept_outputs(self._dir), refused)
 
     def _on_keep(self, order: KeepOrder) -> None:
         self._launch = order.launch

@@ -68,10 +68,10 @@ class ControllerSession:
     def rows(self) -> Tuple[Row, ...]:
         """Give the rows of orders that are carried out here."""
         return (
-            on(HelloOrder, self.on_hello),
-            on(PingOrder, self.on_ping),
-            on(AckOrder, self.on_ack),
-            on(TakenOrder, self.on_taken),
+            on(HelloOrder, self._on_hello),
+            on(PingOrder, lambda order: self.tell(PongMessage(order.sent, time.time()))),
+            on(AckOrder, lambda order: self._outlet.acknowledge(order.sizes)),
+            on(TakenOrder, self._on_taken),
         )
 
     # -- the connection ------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class ControllerSession:
 
     # -- orders --------------------------------------------------------------------------------------
 
-    def on_hello(self, order: HelloOrder) -> None:
+    def _on_hello(self, order: HelloOrder) -> None:
         """Greet, and let output flow from where the controller's logs end."""
         self.greeted = True
         self._offsets_known = True
@@ -187,15 +187,6 @@ class ControllerSession:
             for remark in self._remarks:
                 self.link.send(remark)
 
-    def on_ping(self, order: PingOrder) -> None:
-        """Answer with this node's time."""
-        self.tell(PongMessage(order.sent, time.time()))
-
-    def on_ack(self, order: AckOrder) -> None:
-        """Free what the controller has on its disk."""
-        self._outlet.acknowledge(order.sizes)
-
-    def on_taken(self, order: TakenOrder) -> None:
-        """Keep to the pace at which the controller reads."""
+    def _on_taken(self, order: TakenOrder) -> None:
         if self.link is not None:
             self.link.output_taken(order.output, time.monotonic())

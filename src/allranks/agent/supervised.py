@@ -39,24 +39,21 @@ def write_note(note: AgentNote) -> bytes:
 
 
 class SupervisorLink:
-    """The agent's side. `note` gives the present note. `defect` takes the text of one, and `lost` how the supervisor
-    went."""
+    """The agent's side. `note` gives the present note; `fault` takes what ends the ranks: its kind, and a text."""
 
     def __init__(
         self,
         channel: socket.socket,
         selector: selectors.BaseSelector,
         note: Callable[[], AgentNote],
-        defect: Callable[[str], None],
-        lost: Callable[[str], None],
+        fault: Callable[[str, str], None],
     ) -> None:
         self.pid = os.getppid()
         self.is_gone = False
         self._channel = channel
         self._selector = selector
         self._note = note
-        self._defect = defect
-        self._lost = lost
+        self._fault = fault
         self._stops = 0
         selector.register(channel, selectors.EVENT_READ, self._on_word)
 
@@ -83,7 +80,7 @@ class SupervisorLink:
         """See whether the supervisor is dead, or was stopped twice: it is the guarantee against orphans."""
         if os.getppid() != self.pid:
             while word := self._read_word():  # why it died may wait to be read
-                self._defect(word)
+                self._fault("internal-error", word)
             self._has_gone("died")
             return
         process = read_process(self.pid)
@@ -98,12 +95,13 @@ class SupervisorLink:
     def _has_gone(self, how: str) -> None:
         if not self.is_gone:
             self.is_gone = True
-            self._lost(how)
+            log("the supervisor %s" % how)
+            self._fault("supervisor-lost", "the supervisor process %s" % how)
 
     def _on_word(self) -> None:
         word = self._read_word()
         if word:
-            self._defect(word)
+            self._fault("internal-error", word)
         elif word is not None:
             self._selector.unregister(self._channel)  # `look` sees the death
 
