@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agent.test_node_check import SCRIPT, SOURCE
 from tests.hosts.waiting import BOUND
 from tests.interpreters import OLDEST
 
@@ -29,7 +30,6 @@ from allranks.protocol.orders import SetupOrder
 
 pytestmark = pytest.mark.processes
 
-SOURCE = Path(facts.__file__).parents[2]
 PYTHONS = [p for p in ("/usr/bin/python3", OLDEST) if p and Path(p).exists()]
 GIT_ENV = {
     **{k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
@@ -433,10 +433,7 @@ def test_all_of_them_under_the_oldest_python(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("1\n")
     asked = {"checks": names, "workdir": str(tmp_path), "command": ["train.py"], "data_paths": [str(tmp_path)],
              "python": OLDEST, "master_port": 1}  # fmt: skip
-    script = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent.node_check import collect; " \
-             "from allranks.protocol.codec import decode; from allranks.protocol.orders import SetupOrder; " \
-             "print(json.dumps(collect(decode(SetupOrder, json.loads(sys.argv[2])))))"  # fmt: skip
-    done = subprocess.run([OLDEST, "-c", script, str(SOURCE), json.dumps(asked)], capture_output=True, text=True)
+    done = subprocess.run([OLDEST, "-c", SCRIPT, str(SOURCE), json.dumps(asked)], capture_output=True, text=True)
     found = json.loads(done.stdout)
     errors = {n: found[n]["error"] for n in names if isinstance(found[n], dict) and "error" in found[n]}
     assert errors == {}, done.stderr

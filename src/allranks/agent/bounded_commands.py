@@ -17,17 +17,10 @@ from typing import IO, Callable, Dict, Mapping, Optional, Sequence
 
 from allranks.protocol.codec import encode
 from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.processes import Ran
 from allranks.protocol.records import NamedTuple
 
 POLL = 0.05  # seconds between two looks whether it has ended, where its pipes do not say so
-
-
-class EndedCommand(NamedTuple):
-    """How a command ended, and some bytes of its output; `code` None: it took too long and was killed."""
-
-    code: Optional[int]
-    out: bytes
-    err: bytes
 
 
 def run_command(
@@ -38,7 +31,7 @@ def run_command(
     cwd: Optional[str] = None,
     text: str = "",
     kept_fd: Optional[int] = None,
-) -> EndedCommand:
+) -> Ran:
     """Run a command with a text on standard input; keep `limit` bytes of each output. Raise OSError, ValueError.
 
     `kept_fd` is a descriptor that it inherits. The bytes are the first, or of a negative `limit` the last."""
@@ -62,8 +55,8 @@ def run_command(
     kept = {child.stdout.fileno(): bytearray(), child.stderr.fileno(): bytearray()}
     with child.stdout, child.stderr:
         code = _follow(child, kept, limit, deadline)
-    out, err = (bytes(data) for data in kept.values())
-    return EndedCommand(code, out, err)
+    out, err = (data.decode("utf-8", "replace") for data in kept.values())
+    return Ran(code, out, err)
 
 
 def temporary_file() -> IO[bytes]:
@@ -91,7 +84,10 @@ def _follow(child: "subprocess.Popen[bytes]", kept: Dict[int, bytearray], limit:
                 end_group(child)
                 return None
             if not selector.get_map() and code is None:
-                _await_end(child, deadline)
+                try:
+                    child.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    pass
 
 
 def _take(fd: int, kept: bytearray, limit: int) -> bool:
@@ -105,13 +101,6 @@ def _take(fd: int, kept: bytearray, limit: int) -> bool:
     else:
         kept += data[: limit - len(kept)]
     return bool(data)
-
-
-def _await_end(child: "subprocess.Popen[bytes]", deadline: float) -> None:
-    try:
-        child.wait(max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        pass
 
 
 def end_group(child: "subprocess.Popen[bytes]") -> None:

@@ -101,15 +101,13 @@ class NodeHost:
         path = argv[0] if "/" in argv[0] else self.which(argv[0])
         if path is None:
             return Ran(None, "", "%s is not installed" % argv[0])
-        env = {**self.env, "LC_ALL": "C"}
         try:
-            ended = run_command([path, *argv[1:]], seconds, OUTPUT_LIMIT, env, cwd)
+            ended = run_command([path, *argv[1:]], seconds, OUTPUT_LIMIT, {**self.env, "LC_ALL": "C"}, cwd)
         except OSError as error:
             return Ran(None, "", "%s: %s" % (argv[0], error.strerror))
-        words = ended.err.decode("utf-8", "replace")
         if ended.code is None:
-            words = "%s gave no answer within %g s" % (argv[0], seconds)
-        return Ran(ended.code, ended.out.decode("utf-8", "replace"), words)
+            return ended._replace(err="%s gave no answer within %g s" % (argv[0], seconds))
+        return ended
 
     def python(self, code: str, seconds: float = 20.0) -> Ran:
         """Run code in the training interpreter."""

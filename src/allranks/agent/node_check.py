@@ -15,7 +15,7 @@ import socket
 import time
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from allranks.protocol.codec import encode
+from allranks.protocol.codec import decode_parts, encode
 from allranks.protocol.command_words import Words, read_command
 from allranks.protocol.facts import (
     DirectoryFacts,
@@ -149,7 +149,7 @@ def check_node(order: SetupOrder, session: Dict[str, str]) -> NodeCheck:
 
 def collect(order: SetupOrder) -> JsonObject:
     """Collect the facts of this node (keys: see `_parts`, and hostname, t, monotonic). Never raises."""
-    facts = {"hostname": _hostname(), **collect_parts(_parts(order))}
+    facts = {"hostname": socket.gethostname(), **collect_parts(_parts(order))}
     if order.checks:
         from .checks import NodeHost, collect_checks  # late: they need preflight, a third of an agent's start
 
@@ -164,12 +164,12 @@ def _parts(order: SetupOrder) -> List[FactPart]:
     workdir = os.path.expanduser(order.workdir or os.getcwd())
     program = read_command(order.command, order.kind)
     return [
-        FactPart("own_name", lambda: netfacts.resolve(_hostname()), netfacts.NAME_SECONDS),
+        FactPart("own_name", lambda: netfacts.resolve(socket.gethostname()), netfacts.NAME_SECONDS),
         FactPart("interpreter", lambda: interpreter(order, program, workdir, environ), INTERPRETER_SECONDS + 2),
         FactPart("workdir", lambda: _workdir(workdir), FILE_SECONDS),
         FactPart("script", lambda: find_target(program, workdir, _with_programs(order, environ)), FILE_SECONDS),
         FactPart("disk", lambda: disk_facts(workdir, bases(order.node_dir)), FILE_SECONDS),
-        FactPart("data", lambda: [_data(path) for path in order.data_paths], FILE_SECONDS),
+        FactPart("data", lambda: list(map(_data, order.data_paths)), FILE_SECONDS),
         FactPart("nccl", lambda: nccl_facts(environ), FILE_SECONDS),
         FactPart("interfaces", netfacts.interfaces),
         FactPart("shm", lambda: _shm("/dev/shm")),
@@ -181,13 +181,6 @@ def _parts(order: SetupOrder) -> List[FactPart]:
         FactPart("mem", _memory),
         FactPart("load", os.getloadavg),
     ]
-
-
-def _hostname() -> str:
-    try:
-        return socket.gethostname()
-    except OSError:
-        return "?"
 
 
 def _workdir(path: str) -> DirectoryFacts:
@@ -307,8 +300,8 @@ def _identity() -> Identity:
     return Identity(
         boot_id=read_text("/proc/sys/kernel/random/boot_id") or None,
         machine_id=read_text("/etc/machine-id") or None,
-        netns=_inode("/proc/self/ns/net"),
-        pidns=_inode("/proc/self/ns/pid"),
+        netns=os.stat("/proc/self/ns/net").st_ino,
+        pidns=os.stat("/proc/self/ns/pid").st_ino,
         uid=os.getuid(),
         user=_user(),
         hardware=read_text("/sys/class/dmi/id/product_uuid") or None,
@@ -322,15 +315,8 @@ def scheduler(environ: Mapping[str, str], cgroup: str) -> NodeScheduler:
     if job:
         return NodeScheduler("slurm", job)
     if environ.get("KUBERNETES_SERVICE_HOST") or "/kubepods" in cgroup:
-        return NodeScheduler("kubernetes", _hostname())
+        return NodeScheduler("kubernetes", socket.gethostname())
     return NodeScheduler("none")
-
-
-def _inode(path: str) -> Optional[int]:
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return None
 
 
 def _memory() -> Memory:
@@ -377,10 +363,7 @@ def lookup(name: str, workdir: str, environ: Mapping[str, str]) -> Optional[str]
     """Find a program by path (relative to the working directory) or on the PATH that the ranks will have."""
     name = os.path.expanduser(name)
     if "/" in name:
-        path = os.path.join(workdir, name)
-        if os.path.isfile(path) and os.access(path, os.X_OK):
-            return path
-        return None
+        return find_program(os.path.join(workdir, name))
     return find_program(name, path=environ.get("PATH", os.defpath))
 
 
@@ -404,21 +387,18 @@ def choose_interpreter(
     return lookup("python3", workdir, environ), "python3 on PATH"
 
 
-def interpreter(order: SetupOrder, program: Words, workdir: str, environ: Mapping[str, str]) -> JsonObject:
+def interpreter(order: SetupOrder, program: Words, workdir: str, environ: Mapping[str, str]) -> Interpreter:
     """Find the training interpreter: path, how it was chosen, and what it says of itself. Not for programs."""
     if program.kind == "program" and not order.python and not order.modules:
-        return dict(encode(Interpreter(program.kind, skipped="the command is not a Python program")))
+        return Interpreter(program.kind, skipped="the command is not a Python program")
     path, how = choose_interpreter(order, program, workdir, environ)
     if path is None:
-        return dict(encode(Interpreter(program.kind, how, error="not found or not executable", missing=True)))
+        return Interpreter(program.kind, how, error="not found or not executable", missing=True)
     script = ""
     if program.kind == "python-script":
         script = program.target or ""
     answer = ask(path, workdir, environ, order.modules, script=script)
-    described: JsonObject = encode(answer._replace(kind=program.kind, how=how, path=path))
-    if not answer.error:
-        described["torch"] = answer.torch  # null where it is absent
-    return described
+    return answer._replace(kind=program.kind, how=how, path=path)
 
 
 def ask(
@@ -437,23 +417,12 @@ def ask(
         return Interpreter(error="could not be started: %s" % error)
     if ended.code is None:
         return Interpreter(error="did not answer within %g s" % seconds)
-    return _answer(ended.out.decode("utf-8", "replace"), ended.err.decode("utf-8", "replace"), ended.code)
-
-
-def _answer(out: str, err: str, code: int) -> Interpreter:
-    for line in out.splitlines():
+    for line in ended.out.splitlines():
         words = line.split("\t")
         if words[0] == ANSWER:
             values = dict(w.split("=", 1) for w in words[1:] if "=" in w)
-            return Interpreter(
-                version=values.get("version", ""),
-                executable=values.get("executable", ""),
-                torch=values.get("torch"),
-                ray=values.get("ray", ""),
-                cuda=values.get("cuda", ""),
-                hip=values.get("hip", ""),
-                syntax=values.get("syntax", "")[:300],
-                lacks=tuple(filter(None, values.get("lacks", "").split(","))),
-            )
-    last = (err.strip().splitlines() or ["no output"])[-1]
-    return Interpreter(error="ended with code %d: %s" % (code, last[:300]))
+            lacks = values.pop("lacks", "").split(",")
+            syntax = values.pop("syntax", "")[:300]
+            return decode_parts(Interpreter, {**values, "lacks": list(filter(None, lacks)), "syntax": syntax})
+    last = (ended.err.strip().splitlines() or ["no output"])[-1]
+    return Interpreter(error="ended with code %d: %s" % (ended.code, last[:300]))

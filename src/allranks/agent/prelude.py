@@ -14,9 +14,10 @@ import os
 import sys
 from typing import Dict, Optional, Sequence
 
+from allranks.protocol.processes import Ran
 from allranks.protocol.records import NamedTuple
 
-from .bounded_commands import EndedCommand, run_command, temporary_file
+from .bounded_commands import run_command, temporary_file
 from .files import find_program
 
 SECONDS = 25.0
@@ -127,13 +128,12 @@ def find_bash(environment: Dict[str, str]) -> Optional[str]:
     return next((place for place in PLACES if os.access(place, os.X_OK)), None)
 
 
-def _read(ended: EndedCommand, said: bytes) -> PreludeResult:
+def _read(ended: Ran, said: bytes) -> PreludeResult:
     *fields, rest = said.split(b"\0")
     words = [field.decode("utf-8", "replace") for field in fields]
     rows = [words[at : at + 5] for at in range(0, len(words), 5)]
     reports = [PreludeFailure(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in rows if len(row) == 5]
-    printed = (output.decode("utf-8", "replace").strip() for output in (ended.err, ended.out))
-    last_words = next(filter(None, printed), "")[-TAIL:]
+    last_words = (ended.err.strip() or ended.out.strip())[-TAIL:]
     if ended.code is None:
         return PreludeResult(None, _with("the prelude did not finish within %g s" % SECONDS, last_words))
     failed = [report for report in reports if report.kind == "failed" or not _ends_in_condition(report.source)]

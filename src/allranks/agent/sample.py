@@ -122,10 +122,9 @@ def py_spy(pid: int, native: bool, seconds: float) -> StackSample:
         return StackSample(error="py-spy: %s" % error)
     if ended.code is None:
         return StackSample(error="py-spy gave no answer within %g s" % seconds)
-    text = ended.out.decode("utf-8", "replace")
-    if ended.code == 0:
-        return StackSample(text=text, how="py-spy")
-    return StackSample(error="py-spy: " + (text + ended.err.decode("utf-8", "replace"))[-300:].strip())
+    if ended.ok:
+        return StackSample(text=ended.out, how="py-spy")
+    return StackSample(error="py-spy: " + (ended.out + ended.err)[-300:].strip())
 
 
 def _py_spy_tool(pid: int) -> Optional[str]:

@@ -10,6 +10,7 @@ from typing import Dict, List, Mapping, Optional, Pattern, Protocol, Sequence, T
 
 from allranks.protocol.codec import decode, read_json
 from allranks.protocol.facts import FreeSpace
+from allranks.protocol.processes import Ran as Ran
 from allranks.protocol.records import NamedTuple
 from allranks.text import first_line
 
@@ -20,19 +21,6 @@ MOST_OUTPUT = 4 << 20  # bytes of a program
 
 class CouldNotLook(Exception):
     """Raised by a check that cannot see what it wants to judge; the text says why. It becomes `unknown`."""
-
-
-class Ran(NamedTuple):
-    """A command that was run; `code` is None where it could not be started or took too long (see `err`)."""
-
-    code: Optional[int]
-    out: str
-    err: str
-
-    @property
-    def ok(self) -> bool:
-        """It ended with 0."""
-        return self.code == 0
 
 
 class Space(NamedTuple):

@@ -26,6 +26,19 @@ class PortOwner(NamedTuple):
     run_lives: Optional[bool] = None
 
 
+class Ran(NamedTuple):
+    """A command that was run; `code` is None where it could not be started or took too long (see `err`)."""
+
+    code: Optional[int]
+    out: str
+    err: str
+
+    @property
+    def ok(self) -> bool:
+        """It ended with 0."""
+        return self.code == 0
+
+
 class RemainingProcess(NamedTuple):
     """A process that could not be ended."""
 
