@@ -58,10 +58,6 @@ ARCHIVE_LINE = "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allrank
 FILES = 24  # 13 that stay open with one rank, and what the check of the node takes; with 16 parts of it failed
 
 
-class TooFewFiles(Exception):
-    """The limit of open files is too small for an agent; the text says it."""
-
-
 Files = Dict[str, bytes]
 
 
@@ -92,20 +88,11 @@ def main(value: JsonObject, files: Files) -> None:
             _start(header, files)
     except nodedir.NoNodeDir as error:
         _say(FaultMessage("node-dir", str(error)))
-    except TooFewFiles as error:
-        _say(FaultMessage("few-files", str(error)))
     except Exception as error:
         import traceback  # late: as in link.py
 
         text = "%s: %s" % (type(error).__name__, error)
         _say(FaultMessage("boot", text, traceback=traceback.format_exc()[-2000:]))
-
-
-def _require_files() -> None:
-    """Raise TooFewFiles before anything is begun: later each part of the agent fails in a way of its own."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if 0 <= limit < FILES:
-        raise TooFewFiles("Too many open files: the limit (ulimit -Hn) is %d, and an agent needs %d" % (limit, FILES))
 
 
 def _ignore_user_signals() -> None:
@@ -127,7 +114,11 @@ def _start(header: AgentHeader, files: Files) -> None:
         header = header._replace(cwd=os.getcwd())
     except OSError:  # it has been removed
         pass
-    _require_files()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= limit < FILES:  # later each part of the agent would fail in a way of its own
+        few = "Too many open files: the limit (ulimit -Hn) is %d, and an agent needs %d" % (limit, FILES)
+        _say(FaultMessage("few-files", few))
+        return
     for run_tag in header.ends:  # ranks of an agent before this one, which is lost or dead, must not live beside it
         end_all(partial(tagged, run_tag), reap_children, END_SECONDS)
     directory = nodedir.make(header.node_dir, header.uid, header.node)
@@ -142,10 +133,7 @@ def _start(header: AgentHeader, files: Files) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(names.orders)
     listener.listen(8)
-    daemon = os.fork()
-    if daemon == 0:
-        _leave(header, directory, listener, names.log)
-    os.waitpid(daemon, 0)
+    _leave_session(names.log, partial(_supervise, header, directory, listener))
     listener.close()
     _relay(names.orders)
 
@@ -200,35 +188,25 @@ def _dial_apart(make: Callable[[Rules], Dialler]) -> DialledMessage:
     if encryption() is None:
         return DialledMessage(why="the connection would not be encrypted: its Python has no ssl module")
     read_end, write_end = os.pipe()
-    daemon = os.fork()
-    if daemon == 0:
-        os.close(read_end)
-        _leave_dialling(make, write_end)
+    _leave_session(None, partial(_dial_and_report, make, write_end))
     os.close(write_end)
-    os.waitpid(daemon, 0)
     with os.fdopen(read_end, "rb") as pipe:
         text = pipe.read().decode("utf-8", "replace")
     return decode(DialledMessage, read_json(text)) if text else DialledMessage()
 
 
-def _leave_dialling(make: Callable[[Rules], Dialler], report: int) -> None:
-    """Forks the process that dials out of the ssh session; never returns. `report` is closed once it is taken."""
+def _dial_and_report(make: Callable[[Rules], Dialler], report: int) -> None:
+    """Dial; `report` gets why the controller has not taken this node, and is closed where it has."""
     from .dial import LeavingRules  # late: other modes do without
 
     rules = LeavingRules(report)
     try:
-        os.setsid()
-        if os.fork() != 0:
-            os._exit(0)
-        _detach_output(None)
         outcome = make(rules).run()
         tried = "; ".join("%s:%d: %s" % (probe.address, probe.port, probe.text) for probe in outcome.tried)
         failure = DialledMessage(tried[:MOST_ANSWER], "" if tried else outcome.message[:MOST_ANSWER])
         rules.tell(write_json(encode(failure)))
     except Exception as error:
         rules.tell(write_json(encode(DialledMessage(why=("%s: %s" % (type(error).__name__, error))[:MOST_ANSWER]))))
-    finally:
-        os._exit(0)
 
 
 def _start_relay(archive: int, files: Files, header: Union[AgentHeader, FetchHeader]) -> subprocess.Popen[bytes]:
@@ -249,18 +227,24 @@ def _start_relay(archive: int, files: Files, header: Union[AgentHeader, FetchHea
     return child
 
 
-def _leave(header: AgentHeader, directory: str, listener: socket.socket, log: str) -> None:
-    """Forks the supervisor out of the ssh session; never returns."""
-    try:
-        os.setsid()
-        if os.fork() != 0:
-            os._exit(0)
-        _detach_output(log)
-        _supervise(header, directory, listener)
-    except BaseException:
-        log_traceback()
-    finally:
-        os._exit(1)
+def _leave_session(log: Optional[str], work: Callable[[], None]) -> None:
+    """Have work done by a process outside of the ssh session, which writes to `log`; raise OSError where none can be
+    made."""
+    leader = os.fork()
+    if leader == 0:
+        status = 1
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                _detach_output(log)
+                work()
+            status = 0
+        except BaseException:
+            log_traceback()
+        finally:
+            os._exit(status)
+    if os.waitpid(leader, 0)[1]:
+        raise OSError("no process could leave the session")
 
 
 def _detach_output(log: Optional[str]) -> None:
@@ -298,7 +282,6 @@ def _supervise(header: AgentHeader, directory: str, listener: socket.socket) -> 
             os._exit(status)
     theirs.close()
     Supervisor(header, directory, listener, agent, ours).run()
-    os._exit(0)
 
 
 def _attach(header: AgentHeader) -> None:
@@ -427,8 +410,7 @@ def _last_words(data: bytearray) -> None:
             return
 
 
-def read_exactly(count: int) -> bytes:
-    """Read from standard input, before the relay takes over."""
+def _read_exactly(count: int) -> bytes:
     data: List[bytes] = []
     while count:
         part = os.read(0, min(count, 1 << 20))
@@ -462,4 +444,4 @@ def _restore_functions() -> None:
 
 
 def _read_part() -> bytes:
-    return read_exactly(int.from_bytes(read_exactly(4), "big"))
+    return _read_exactly(int.from_bytes(_read_exactly(4), "big"))
