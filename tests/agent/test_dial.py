@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import struct
@@ -87,17 +88,27 @@ def stranger() -> Iterator[Stranger]:
     stranger.server.close()
 
 
-def node(port: int, patience: float, lease: float = 600.0, program: str = NODE) -> subprocess.Popen[str]:
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    """The address of node 0."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(BOUND)
+        yield listener
+
+
+@contextlib.contextmanager
+def node(port: int, patience: float, lease: float = 600.0, program: str = NODE) -> Iterator[subprocess.Popen[str]]:
     words = [sys.executable, "-c", program, str(port), str(patience), str(lease)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_who_sends_a_byte_now_and_then_holds_no_node_past_its_limit(stranger: Stranger) -> None:
     with node(stranger.port, 2.0) as process:
-        try:
-            said, _ = process.communicate(timeout=BOUND)
-        finally:
-            process.kill()
+        said, _ = process.communicate(timeout=BOUND)
     assert process.returncode == 4
     assert "no coordinator answered at 127.0.0.1" in said
 
@@ -105,12 +116,9 @@ def test_who_sends_a_byte_now_and_then_holds_no_node_past_its_limit(stranger: St
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_a_node_in_a_handshake(stranger: Stranger, number: signal.Signals, code: int) -> None:
     with node(stranger.port, 600.0) as process:
-        try:
-            assert stranger.heard.wait(BOUND)
-            process.send_signal(number)
-            said, _ = process.communicate(timeout=BOUND)
-        finally:
-            process.kill()
+        assert stranger.heard.wait(BOUND)
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=BOUND)
     assert process.returncode == code
     assert "Interrupted system call" not in said
 
@@ -164,35 +172,28 @@ ANSWERS = {
 }
 
 
-def test_a_node_with_ranks_dials_on_whatever_answers() -> None:
+def test_a_node_with_ranks_dials_on_whatever_answers(server: socket.socket) -> None:
     """The coordinator comes back after another program, another secret and another run have answered in its place."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(BOUND)
-        with node(server.getsockname()[1], 60.0) as process:
-            try:
-                Coordinator(server).begin()
-                for answer in ANSWERS.values():
-                    with server.accept()[0] as client:
-                        client.recv(4096)
-                        client.sendall(answer)
-                        client.shutdown(socket.SHUT_WR)
-                        while client.recv(4096):
-                            pass
-                Coordinator(server).tell(RefusedControl(2, "it belongs to another run"))
-                back = Coordinator(server)
-                assert isinstance(back.hello, HelloControl) and back.hello.begun
-                back.tell(OverControl(0, "all is well"))
-                said, _ = process.communicate(timeout=BOUND)
-            finally:
-                process.kill()
+    with node(server.getsockname()[1], 60.0) as process:
+        Coordinator(server).begin()
+        for answer in ANSWERS.values():
+            with server.accept()[0] as client:
+                client.recv(4096)
+                client.sendall(answer)
+                client.shutdown(socket.SHUT_WR)
+                while client.recv(4096):
+                    pass
+        Coordinator(server).tell(RefusedControl(2, "it belongs to another run"))
+        back = Coordinator(server)
+        assert isinstance(back.hello, HelloControl) and back.hello.begun
+        back.tell(OverControl(0, "all is well"))
+        said, _ = process.communicate(timeout=BOUND)
     assert (process.returncode, "all is well" in said) == (0, True)
 
 
-def test_another_runs_coordinator_does_not_prolong_the_lease() -> None:
+def test_another_runs_coordinator_does_not_prolong_the_lease(server: socket.socket) -> None:
     """It knows the secret and answers again and again: the ranks end with the lease all the same."""
-    server = socket.create_server(("127.0.0.1", 0))
-    with server, node(server.getsockname()[1], 60.0, lease=2.0) as process:
-        server.settimeout(BOUND)
+    with node(server.getsockname()[1], 60.0, lease=2.0) as process:
         Coordinator(server).begin()
         server.settimeout(0.5)
         while process.poll() is None:
@@ -222,30 +223,20 @@ from allranks.settings import RunSpec
     ],
     ids=["out of bounds", "unknown"],
 )
-def test_an_order_that_is_none_ends_a_joined_node(order: dict[str, object], why: str) -> None:
+def test_an_order_that_is_none_ends_a_joined_node(order: dict[str, object], why: str, server: socket.socket) -> None:
     """The bounds of every field are in tests/protocol/test_orders.py."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(BOUND)
-        with node(server.getsockname()[1], 60.0, program=JOINED + NODE.replace("Rules()", OWN_RULES)) as process:
-            try:
-                Coordinator(server).order(order)
-                said, _ = process.communicate(timeout=BOUND)
-            finally:
-                process.kill()
+    with node(server.getsockname()[1], 60.0, program=JOINED + NODE.replace("Rules()", OWN_RULES)) as process:
+        Coordinator(server).order(order)
+        said, _ = process.communicate(timeout=BOUND)
     assert process.returncode == 4
     assert "this node refused an order of the coordinator: " in said and why in said
 
 
-def test_words_of_the_coordinator_are_shown_on_one_line_without_escapes() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(BOUND)
-        with node(server.getsockname()[1], 60.0) as process:
-            try:
-                coordinator = Coordinator(server)
-                coordinator.tell(WaitControl("\x1b[2J\x1b]0;owned\x07node 1\nis\rlate" + "x" * 10**6))
-                coordinator.tell(OverControl(3, "\x1b[31mred\nline"))
-                said, _ = process.communicate(timeout=BOUND)
-            finally:
-                process.kill()
+def test_words_of_the_coordinator_are_shown_on_one_line_without_escapes(server: socket.socket) -> None:
+    with node(server.getsockname()[1], 60.0) as process:
+        coordinator = Coordinator(server)
+        coordinator.tell(WaitControl("\x1b[2J\x1b]0;owned\x07node 1\nis\rlate" + "x" * 10**6))
+        coordinator.tell(OverControl(3, "\x1b[31mred\nline"))
+        said, _ = process.communicate(timeout=BOUND)
     assert process.returncode == 3 and "node 1 is late" in said and "[31mred line" in said
     assert "\x1b" not in said and "\x07" not in said and len(said) < 5000

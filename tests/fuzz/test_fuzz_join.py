@@ -85,11 +85,7 @@ class OneCall(Dialler):
         """Dial and serve, as a node that has begun with this header, or has not begun."""
         self._relay.header = header
         self._heard = time.monotonic()  # as when it begins: a handshake has its whole time
-        outcome = self._dial()
-        if outcome is None and self._connection is not None:
-            outcome = self._serve(self._connection)
-        self._hang_up()
-        return outcome
+        return self._turn()
 
     def was_ended(self) -> bool:
         """Tell whether the coordinator ended it, or it has not begun."""

@@ -259,9 +259,8 @@ class Tries:
     @property
     def why(self) -> str:
         """Say why none of the last round came through."""
-        return (
-            "; ".join("%s:%d: %s" % (probe.address, probe.port, probe.text) for probe in self.of_last) or "no address"
-        )
+        reasons = ["%s:%d: %s" % (probe.address, probe.port, probe.text) for probe in self.of_last]
+        return "; ".join(reasons) or "no address"
 
     def dial(self, begun: bool, give_up: float) -> Optional[Connection]:
         """One try at every address until then (CLOCK_MONOTONIC seconds); raise OtherSecret.
@@ -403,17 +402,9 @@ class Relay:
         child = self._child
         self._child = None
         self.to_agent.clear()
-        if child is None:
-            return
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except OSError:
-                    pass
-        if child.poll() is None:
-            child.kill()
-        child.wait()
+        if child is not None:
+            with child:  # which closes its pipes, and waits for it
+                child.kill()
 
     def end_agent(self, reason: str, release: bool = True) -> None:
         """Have this node's agent end its ranks and itself, and wait for it (as a controller would)."""
@@ -516,15 +507,12 @@ class Dialler:
         self._heard = time.monotonic()
         tries = 0
         while True:
-            outcome = self._dial()
-            if outcome is None and self._connection is not None:
-                heard = self._heard
-                outcome = self._serve(self._connection)
-                self._hang_up()
-                if self._heard > heard:
-                    tries = 0
+            heard = self._heard
+            outcome = self._turn()
             if outcome is not None:
                 return outcome
+            if self._heard > heard:
+                tries = 0
             if self._signals.ends:
                 return self._leave(self._signals.ends[0])
             limit = self._limit
@@ -538,17 +526,17 @@ class Dialler:
             self._last_text = text
             self._say(text)
 
-    def _dial(self) -> Optional[DialOutcome]:
-        """One try at every address; an outcome only where another try is of no use."""
+    def _turn(self) -> Optional[DialOutcome]:
+        """Try every address, and serve what answers; give an outcome where another turn is of no use."""
         try:
             connection = self._tries.dial(self._begun, self._heard + self._limit)
         except OtherSecret as error:
             return DialOutcome(USAGE, "%s. Set the same ALLRANKS_JOIN_SECRET everywhere" % error, other_secret=True)
         if connection is not None:
-            self._tell_cover(connection)
-            self._connection = connection
-            connection.tell(self._hello._replace(begun=self._begun))
-        elif not self._signals.ends:
+            outcome = self._serve(connection)
+            self._hang_up()
+            return outcome
+        if not self._signals.ends:
             word = "dialling the coordinator again: " if self._begun else "waiting for the coordinator: "
             self._once(word + self._tries.why)
         return None
@@ -567,6 +555,9 @@ class Dialler:
     # -- serving -----------------------------------------------------------------------------------
 
     def _serve(self, connection: Connection) -> Optional[DialOutcome]:
+        self._connection = connection
+        self._tell_cover(connection)
+        connection.tell(self._hello._replace(begun=self._begun))
         with selectors.PollSelector() as selector:  # relays come and go, and their descriptors' numbers with them
             while True:
                 if self._signals.ends:
@@ -599,12 +590,16 @@ class Dialler:
         to_child, from_child = relay.pipes
         may_ask = len(relay.to_agent) < HIGH_WATER and len(connection.out) < 2 * HIGH_WATER  # it may never read
         wanted = {
-            connection.socket.fileno(): (may_ask, bool(connection.out)),
-            from_child: (len(connection.out) < HIGH_WATER, False),
-            to_child: (False, bool(relay.to_agent)),
-            self._signals.wake: (True, False),
+            connection.socket.fileno(): selectors.EVENT_READ * may_ask | selectors.EVENT_WRITE * bool(connection.out),
+            from_child: selectors.EVENT_READ * (len(connection.out) < HIGH_WATER),
+            to_child: selectors.EVENT_WRITE * bool(relay.to_agent),
+            self._signals.wake: selectors.EVENT_READ,
         }
-        _want(selector, wanted)
+        for fd in [key.fd for key in selector.get_map().values() if key.fd not in wanted]:
+            selector.unregister(fd)
+        for fd, wished in wanted.items():
+            if fd >= 0:
+                want(selector, fd, wished)
         for key, events in selector.select(1.0):
             if key.fd == self._signals.wake:
                 clear_wake(self._signals.wake)
@@ -690,15 +685,15 @@ class Dialler:
         return DialOutcome(SIGTERM_CODE, "ended by %s" % signal.Signals(number).name)
 
     def _alone(self, limit: float) -> DialOutcome:
-        where = ", ".join("%s:%d" % place for place in self._tries.places)
+        text = "no coordinator answered at %s within %g s"
+        if self._begun:
+            self._relay.end_agent("lease")
+            text = "nothing was heard from the coordinator (%s) for the lease of %g s: the ranks here are ended"
+        text %= ", ".join("%s:%d" % place for place in self._tries.places), limit
         tried = tuple(self._tries.of_last)
-        if not self._begun:
-            reasons = ["%s: %s" % (probe.address, probe.text) for probe in tried]
-            text = "no coordinator answered at %s within %g s" % (where, limit)
-            return DialOutcome(NODE_FAILED, _with_reasons(text, reasons), tried)
-        self._relay.end_agent("lease")
-        text = "nothing was heard from the coordinator (%s) for the lease of %g s: the ranks here are ended"
-        return DialOutcome(NODE_FAILED, _with_reasons(text % (where, limit), [str(probe.text) for probe in tried]))
+        if tried:
+            text += " (%s)" % "; ".join("%s: %s" % (probe.address, probe.text) for probe in tried)
+        return DialOutcome(NODE_FAILED, text, () if self._begun else tried)
 
 
 def encryption() -> Optional[Encryption]:
@@ -710,21 +705,6 @@ def encryption() -> Optional[Encryption]:
     return Encryption()
 
 
-def _with_reasons(text: str, reasons: List[str]) -> str:
-    if not reasons:
-        return text
-    return "%s (%s)" % (text, "; ".join(reasons))
-
-
 def one_sentence(text: str) -> str:
     """Words of the coordinator's, on one line and of bounded length."""
     return "".join(char if char.isprintable() else " " for char in text[:MOST_TEXT])
-
-
-def _want(selector: selectors.BaseSelector, wanted: Dict[int, Tuple[bool, bool]]) -> None:
-    """Make the selector watch exactly what is wanted: descriptor → (read, write)."""
-    for fd in [key.fd for key in selector.get_map().values() if key.fd not in wanted]:
-        selector.unregister(fd)
-    for fd, (read, write) in wanted.items():
-        if fd >= 0:
-            want(selector, fd, selectors.EVENT_READ * read | selectors.EVENT_WRITE * write)
