@@ -17,37 +17,44 @@ from .files import names_in, read_text
 
 _NVIDIA = r"nvidia\d+\Z"
 KFD_NODES = "sys/class/kfd/kfd/topology/nodes"
-# The second counts what the first leaves.
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-AMD_VARIABLES = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
 
 
 def gpus(environ: Mapping[str, str], root: str = "/") -> Gpus:
     """Count the GPUs that ranks would see."""
-    nvidia = _nvidia_devices(root)
-    if nvidia:
-        return _nvidia(nvidia, environ, root)
-    amd = _amd_devices(root)
-    if amd:
-        return _amd(amd, environ)
-    return Gpus(0, "no /dev/nvidia* and no /dev/kfd")
+    nvidia = [name for name in names_in(os.path.join(root, "dev")) if re.match(_NVIDIA, name)]
+    devices = nvidia or _amd_devices(root)
+    if not devices:
+        return Gpus(0, "no /dev/nvidia* and no /dev/kfd")
+    source = "/dev/nvidia*" if nvidia else "/dev/kfd"
+    for name in _choosing(environ, is_nvidia=bool(nvidia)):
+        devices = visible(environ[name], len(devices))
+        source = "%s=%s" % (name, environ[name])
+    if not nvidia:
+        return Gpus(len(devices), source, "amd")
+    mig = "MIG-" in environ.get("CUDA_VISIBLE_DEVICES", "")
+    return Gpus(len(devices), source, "nvidia", mig or _has_mig(os.path.join(root, "proc/driver/nvidia/capabilities")))
 
 
 def addresses(environ: Mapping[str, str], root: str = "/") -> List[str]:
     """Give the PCI addresses of the GPUs that ranks would see, in the order of their numbers.
 
     Raise ValueError for a part of a GPU (MIG), which has none."""
-    found = _nvidia_addresses(root)
-    variables: Tuple[Tuple[str, ...], ...] = (("CUDA_VISIBLE_DEVICES",),)
-    if not found:
-        found = _amd_addresses(root)
-        variables = AMD_VARIABLES
-    for names in variables:
-        name = next((n for n in names if n in environ), None)
-        if name is not None:
-            chosen = [_named(word, found) for word in visible(environ[name], len(found))]
-            found = {address: found[address] for address in chosen if address}
+    nvidia = _nvidia_addresses(root)
+    found = nvidia or _amd_addresses(root)
+    for name in _choosing(environ, is_nvidia=bool(nvidia)):
+        chosen = [_named(word, found) for word in visible(environ[name], len(found))]
+        found = {address: found[address] for address in chosen if address}
     return list(found)
+
+
+def _choosing(environ: Mapping[str, str], is_nvidia: bool) -> List[str]:
+    """Name the variables that choose devices; of AMD's, CUDA's stands in for HIP's, and counts what ROCR's leaves."""
+    last = "CUDA_VISIBLE_DEVICES"
+    if not is_nvidia and "HIP_VISIBLE_DEVICES" in environ:
+        last = "HIP_VISIBLE_DEVICES"
+    names = [last] if is_nvidia else ["ROCR_VISIBLE_DEVICES", last]
+    return [name for name in names if name in environ]
 
 
 class SeenGpus(NamedTuple):
@@ -105,20 +112,6 @@ def _amd_addresses(root: str) -> Dict[str, str]:
     return found
 
 
-def _nvidia_devices(root: str) -> List[str]:
-    names = [n for n in names_in(os.path.join(root, "dev")) if re.match(_NVIDIA, n)]
-    return sorted((n[len("nvidia") :] for n in names), key=int)
-
-
-def _nvidia(devices: List[str], environ: Mapping[str, str], root: str) -> Gpus:
-    wanted = environ.get("CUDA_VISIBLE_DEVICES")
-    mig = _has_mig(os.path.join(root, "proc/driver/nvidia/capabilities"))
-    if wanted is None:
-        return Gpus(len(devices), "/dev/nvidia*", "nvidia", mig)
-    source = "CUDA_VISIBLE_DEVICES=%s" % wanted
-    return Gpus(len(visible(wanted, len(devices))), source, "nvidia", mig or "MIG-" in wanted)
-
-
 def _has_mig(capabilities: str) -> bool:
     """Tell whether a GPU is divided: its directory then has one for each instance (gpuN/mig/giM)."""
     for gpu in names_in(capabilities):
@@ -159,15 +152,3 @@ def _amd_devices(root: str) -> List[str]:
 def _properties(path: str) -> Dict[str, str]:
     pairs = [line.split(None, 1) for line in read_text(path).splitlines()]
     return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
-
-
-def _amd(devices: List[str], environ: Mapping[str, str]) -> Gpus:
-    """ROCR_VISIBLE_DEVICES first, then HIP's (which CUDA_VISIBLE_DEVICES stands in for)."""
-    count = len(devices)
-    source = "/dev/kfd"
-    for names in AMD_VARIABLES:
-        name = next((n for n in names if n in environ), None)
-        if name is not None:
-            count = len(visible(environ[name], count))
-            source = "%s=%s" % (name, environ[name])
-    return Gpus(count, source, "amd")
