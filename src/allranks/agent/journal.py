@@ -6,7 +6,7 @@ It holds what these read and nothing else. A program may report 16,384 times, wh
 from __future__ import annotations
 
 import os
-from typing import Dict, List, Mapping, Optional, Tuple, Union
+from typing import Dict, Mapping, Optional, Tuple, Union
 
 from allranks.protocol.codec import DecodeError, Vocabulary
 from allranks.protocol.jsontext import JsonObject, read_object, write_json
@@ -104,45 +104,25 @@ class Past(NamedTuple):
 def read_journal(node_dir: str) -> Past:
     """Read the journal of a node; a line that was cut short is skipped."""
     past = Past()
-    started: List[StartedMessage] = []
-    exits: List[ExitMessage] = []
-    for value in _lines(os.path.join(node_dir, NAME)):
+    attempt = 0
+    ranks: Dict[int, RankSummary] = {}
+    for line in read_ends(os.path.join(node_dir, NAME), FIRST, LIMIT).splitlines():
         try:
-            if "type" in value:
-                message = MESSAGES.read(value)
-                if isinstance(message, StartedMessage):
-                    started.append(message)
-                elif isinstance(message, ExitMessage):
-                    exits.append(message)
-            else:
-                past = _with(past, ENTRIES.read(value))
+            value = read_object(line, LINE_LIMIT)
+            entry = MESSAGES.read(value) if "type" in value else ENTRIES.read(value)
         except DecodeError:
             continue
-    return past._replace(attempt=_last_attempt(started, exits))
-
-
-def _with(past: Past, entry: Entry) -> Past:
-    if isinstance(entry, AgentBegun):
-        return past._replace(begun=past.begun or entry)
-    if isinstance(entry, AgentDeath):
-        return past._replace(death=entry)
-    return past._replace(dropped=entry.streams)
-
-
-def _last_attempt(started: List[StartedMessage], exits: List[ExitMessage]) -> AttemptSummary:
-    number = max([message.attempt for message in started], default=0)
-    ranks = {m.rank: RankSummary(m.pid, m.start_time) for m in started if m.attempt == number}
-    for message in exits:
-        if message.attempt == number and message.rank in ranks:
-            ranks[message.rank] = ranks[message.rank]._replace(exit=message)
-    return AttemptSummary(number, ranks, ending=True)
-
-
-def _lines(path: str) -> List[JsonObject]:
-    values = []
-    for line in read_ends(path, FIRST, LIMIT).splitlines():
-        try:
-            values.append(read_object(line, LINE_LIMIT))
-        except DecodeError:
-            continue
-    return values
+        if isinstance(entry, AgentBegun):
+            past = past._replace(begun=past.begun or entry)
+        elif isinstance(entry, AgentDeath):
+            past = past._replace(death=entry)
+        elif isinstance(entry, DroppedBytes):
+            past = past._replace(dropped=entry.streams)
+        elif isinstance(entry, StartedMessage):
+            if entry.attempt > attempt:
+                attempt = entry.attempt
+                ranks = {}
+            ranks[entry.rank] = RankSummary(entry.pid, entry.start_time)
+        elif isinstance(entry, ExitMessage) and entry.attempt == attempt and entry.rank in ranks:
+            ranks[entry.rank] = ranks[entry.rank]._replace(exit=entry)
+    return past._replace(attempt=AttemptSummary(attempt, ranks, ending=True))
