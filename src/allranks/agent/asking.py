@@ -66,14 +66,6 @@ class HelperAnswer(NamedTuple):
     recorders: Mapping[str, FlightRecorder] = {}
 
 
-class RankImports(NamedTuple):
-    """The answer of one rank (agent/runner_recorder.py)."""
-
-    modules: Tuple[Tuple[str, str], ...]
-    changed: Mapping[str, Optional[str]]
-    own: Tuple[str, ...]
-
-
 class Asking:
     """One question to all ranks at once; agent/runner_recorder.py has the words, and what they give.
 
@@ -219,18 +211,16 @@ def ask_imports(ranks: Dict[int, Process], node_dir: str, began: float) -> Impor
 
     Raise DecodeError where a rank gives no answer, or a file of the user's has changed since the ranks `began` (unix
     seconds): what they have imported is not what it is now."""
-    answers = []
+    imports = []
     for _, answer in sorted(Asking(ranks, node_dir, "imports").answers().items()):
         if "error" in answer:
             raise DecodeError(str(answer["error"]))
-        imports = {name: answer.get(name) for name in RankImports._fields}
-        answers.append(decode(RankImports, imports))
-    first = answers[0]
-    others = [dict(answer.modules) for answer in answers[1:]]
-    common = {name: file for name, file in first.modules if all(other.get(name) == file for other in others)}
+        imports.append(decode(ImportRecord, answer))
+    common = dict(imports[0].modules)
     changed: Dict[str, Optional[str]] = {}
     own: Dict[str, str] = {}
-    for one in answers:
+    for one in imports:
+        common = {name: file for name, file in common.items() if one.modules.get(name) == file}
         for name, value in one.changed.items():
             changed[name] = None if value is None else digest(value)
         for file in one.own:

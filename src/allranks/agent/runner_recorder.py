@@ -208,11 +208,12 @@ def serve(
     channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
 
 
-def imported(runner: Known) -> Tuple[List[List[str]], List[str]]:
-    """List what was imported of the library and of installed packages, in that order: names, and files where they have
-    one. Then the files of the user's own: the script, and each module that is not an installed one."""
-    modules = []
-    files = []
+def imported(runner: Known) -> Tuple[Dict[str, str], Dict[str, str]]:
+    """Give what was imported of the library and of installed packages, in that order: names, and files where they have
+    one. Then the files of the user's own, without their stamps: the script, and each module that is not an installed
+    one."""
+    modules = {}
+    files = {}
     mains = ("__main__", "__mp_main__")
     for name, module in list(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
@@ -220,10 +221,10 @@ def imported(runner: Known) -> Tuple[List[List[str]], List[str]]:
         if name in mains:
             origin = origin or os.path.abspath(str(getattr(module, "__file__", None) or ""))
         if os.path.isabs(origin) and runner.is_own(origin):
-            files.append(origin)
+            files[origin] = ""
         elif name not in mains and getattr(spec, "name", "") == name and getattr(spec, "loader", None) is not None:
-            modules.append([name, origin])
-    return modules, [file for file in dict.fromkeys(files) if os.path.isfile(file)]
+            modules[name] = origin
+    return modules, {file: "" for file in files if os.path.isfile(file)}
 
 
 def groups(module: ModuleType) -> List[JsonObject]:
