@@ -7,9 +7,8 @@ Sizes are binary, as people who train mean them (torch's bucket sizes too): 1 KB
 
 from __future__ import annotations
 
-import math
 import re
-from typing import Callable, Collection, Dict, Iterable, List, Sequence, Set, Tuple, TypeVar, Union
+from typing import Callable, Collection, Dict, Iterable, List, Mapping, Sequence, Set, Tuple, TypeVar
 
 from allranks.protocol.jsontext import Json
 
@@ -23,11 +22,14 @@ EXPECTED_DURATION = "a duration such as 500ms, 8s, 10m, 2h or a number of second
 EXPECTED_SIZE = "a size such as 64KB, 256MB, 1GB or a number of bytes"
 NAMES_SHOWN = 4
 
-_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 1e-6}
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 1e-6}
 _DURATION = "".join(r"(?:(?P<%s>%s)%s)?" % (unit, _NUMBER, unit) for unit in _SECONDS)
-_SIZE = r"(?i)(%s)[ ]?(?:([KMGT])(?:I?B)?|B)?" % _NUMBER
-_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
+_DURATION += r"|(?P<bare>%s)" % _NUMBER
+_SECONDS["bare"] = 1.0
+_BYTES = {"T": 1 << 40, "G": 1 << 30, "M": 1 << 20, "K": 1 << 10, "B": 1}
+_SIZE = "(?i)" + "".join(r"(?P<%s>%s)[ ]?%s(?:I?B)?|" % (unit, _NUMBER, unit) for unit in "TGMK")
+_SIZE += r"(?P<B>%s)[ ]?B?" % _NUMBER
 
 
 # -- lists ---------------------------------------------------------------------------------------------
@@ -273,44 +275,27 @@ def _trim(decimal: str) -> str:
 
 def parse_duration(value: Json) -> float:
     """Read seconds from a number or a text such as `1h30m`; raise ValueError that says what to set."""
-    seconds = _typed_duration(value.strip(" \t")) if isinstance(value, str) else _bare_number(value, EXPECTED_DURATION)
-    if not 0 <= seconds <= MAX_DURATION:
+    seconds = _read_number(value, _DURATION, _SECONDS, EXPECTED_DURATION)
+    if not 0 <= seconds <= MAX_DURATION:  # nor NaN
         raise ValueError("%s, from 0 to %.0fd" % (EXPECTED_DURATION, MAX_DURATION / 86400))
     return float(seconds)
 
 
 def parse_size(value: Json) -> int:
     """Read bytes from a number or a text such as `1.5GB`; raise ValueError that says what to set."""
-    size = _typed_size(value.strip(" \t")) if isinstance(value, str) else _bare_number(value, EXPECTED_SIZE)
+    size = _read_number(value, _SIZE, _BYTES, EXPECTED_SIZE)
     if not 0 <= size <= MAX_SIZE:
         raise ValueError("%s, below 8 exabytes" % EXPECTED_SIZE)
     return int(size)
 
 
-def _bare_number(value: Json, expected: str) -> Union[int, float]:
-    """Take a number that is not a bool; the bounds of the callers refuse NaN and infinity."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+def _read_number(value: Json, pattern: str, units: Mapping[str, float], expected: str) -> float:
+    """Take a number, or the sum of what a text has of each unit. The pattern's groups are the units."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    text = value.strip(" \t") if isinstance(value, str) else ""
+    match = re.fullmatch(pattern, text) if 0 < len(text) <= MAX_TYPED else None
+    if match is None:
         raise ValueError(expected)
-    return value
-
-
-def _typed_duration(text: str) -> float:
-    if len(text) > MAX_TYPED or not text:
-        raise ValueError(EXPECTED_DURATION)
-    if re.fullmatch(_NUMBER, text):
-        return float(text)
-    match = re.fullmatch(_DURATION, text)
-    if not match:
-        raise ValueError(EXPECTED_DURATION)
-    return math.fsum(float(number) * _SECONDS[unit] for unit, number in match.groupdict().items() if number)
-
-
-def _typed_size(text: str) -> Union[int, float]:
-    match = re.fullmatch(_SIZE, text) if len(text) <= MAX_TYPED else None
-    if not match:
-        raise ValueError(EXPECTED_SIZE)
-    factor = 1
-    for _ in range(_POWERS.get((match.group(2) or "").upper(), 0)):
-        factor *= 1024
-    number = match.group(1)
-    return float(number) * factor if "." in number else int(number) * factor
+    numbers = {unit: number for unit, number in match.groupdict().items() if number}
+    return sum((float(number) if "." in number else int(number)) * units[unit] for unit, number in numbers.items())
