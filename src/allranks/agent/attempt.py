@@ -95,19 +95,18 @@ class RankAttempt:
                 return
             self.ranks[rank.rank] = rank
             self.worlds.given(environment_of(order, base))
-            self._node.outlet.add_spool(self.stream(rank))
+            self._node.outlet.add_spool(self._stream(rank))
             pass_pipe(rank)
             process = rank.process
             self._tell(StartedMessage(rank.rank, process.pid, self.number, process.start, time.time()))
         self._forking.begun()
 
-    def stream(self, rank: Rank) -> Stream:
-        """Return the name of a rank's output."""
+    def _stream(self, rank: Rank) -> Stream:
         return Stream(RANK_LOG, rank.rank, self.number)
 
     def pump(self, rank: Rank) -> Optional[int]:
         """Move a rank's output to the spool; return the bytes moved, None once the pipe is at its end."""
-        spool = self._node.outlet.spool(self.stream(rank))
+        spool = self._node.outlet.spool(self._stream(rank))
         assert spool is not None
         return spool.pump(rank.pipe)
 
@@ -262,14 +261,7 @@ class RankAttempt:
 def _first_error(paths: Sequence[str]) -> Optional[JsonObject]:
     """Read the structured error file of a rank; of several ranks that which was written first."""
     errors = [error for error in map(read_error_file, paths) if error is not None]
-    return min(errors, key=_error_order, default=None)
-
-
-def _error_order(error: JsonObject) -> float:
-    t = error_time(error)
-    if t is None:
-        return float("inf")
-    return t
+    return min(errors, key=lambda error: error_time(error) or float("inf"), default=None)
 
 
 def read_error_file(path: str) -> Optional[JsonObject]:

@@ -17,7 +17,10 @@ def quota_groups(pid: int) -> List[str]:
         parts = line.split(":", 2)
         if len(parts) != 3 or not (parts[1] == "" or "cpu" in parts[1].split(",")):
             continue
-        for root in _roots(parts[1]):
+        roots = [os.path.join(ROOT, name) for name in dict.fromkeys(("cpu", parts[1]))]
+        if parts[1] == "":
+            roots = [ROOT, os.path.join(ROOT, "unified")]  # version 1 is there too: systemd's hybrid layout
+        for root in roots:
             group = parts[2].strip("/")
             while True:
                 paths.append(os.path.join(root, group) if group else root)
@@ -25,13 +28,6 @@ def quota_groups(pid: int) -> List[str]:
                     break
                 group = group.rpartition("/")[0]
     return paths
-
-
-def _roots(controllers: str) -> List[str]:
-    """Where a hierarchy is mounted: `unified` where version 1 is there too (systemd's hybrid layout)."""
-    if controllers == "":
-        return [ROOT, os.path.join(ROOT, "unified")]
-    return [os.path.join(ROOT, name) for name in dict.fromkeys(("cpu", controllers))]
 
 
 def read_cpu_stat(text: str) -> Tuple[int, int, float]:

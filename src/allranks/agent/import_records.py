@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import stat
+from functools import partial
 from hashlib import sha256
 from typing import Dict, List, Mapping, Optional, Tuple
 
@@ -248,8 +249,6 @@ def digest_of(file: str) -> str:
     """Return the digest of a file; raise OSError."""
     total = sha256()
     with open(file, "rb") as source:
-        while True:
-            part = source.read(1 << 20)
-            if not part:
-                return total.hexdigest()
+        for part in iter(partial(source.read, 1 << 20), b""):
             total.update(part)
+    return total.hexdigest()

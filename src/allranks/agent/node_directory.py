@@ -91,17 +91,13 @@ def remove(path: str) -> None:
     for link in read_bytes(NodeFiles(path).links, 4096).decode("utf-8", "replace").splitlines():
         if os.path.islink(link) and os.readlink(link).startswith(path + "/"):
             remove_file(link)
-    for name in os.listdir(path):
-        if name not in kept:
-            _remove_entry(os.path.join(path, name))
+    for name in set(os.listdir(path)).difference(kept):
+        place = os.path.join(path, name)
+        if os.path.isdir(place) and not os.path.islink(place):
+            remove_tree(place)
+        else:
+            remove_file(place)
     _remove_empty((path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))))
-
-
-def _remove_entry(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        remove_tree(path)
-    else:
-        remove_file(path)
 
 
 def _path(base: str, run: str, node: str) -> str:
