@@ -19,6 +19,7 @@ from allranks.findings import Finding
 from allranks.gang.auditor import QUIET, Auditor
 from allranks.gang.policy import ROWS
 from allranks.gang.states import Audited, State
+from allranks.protocol.codec import encode
 from allranks.protocol.frames import AUDIT, RANK_LOG, Stream
 from allranks.report.sentences import closing_lines
 from allranks.runs.directory import RunDirectory
@@ -141,5 +142,5 @@ def test_on_audit_stop_ends_the_run_with_a_verdict_of_its_own() -> None:
 
 
 def test_the_warning_stands_again_at_the_end() -> None:
-    result = {"exit": 0, "directory": "runs/x", "findings": [{**BAD.to_json(), "status": "warn"}]}
+    result = {"exit": 0, "directory": "runs/x", "findings": [{**encode(BAD), "status": "warn"}]}
     assert closing_lines(result_record(result))[:2] == [f"DATA      {BAD.message}", "  fix     shard"]

@@ -130,7 +130,7 @@ def test_findings_come_first_and_failures_before_the_rest() -> None:
     given = [Finding("node-slow", "unknown", "h2 may be slow"),
              Finding("link-dead", "fail", "the link h1–h3 is dead", "ssh h1 'ip a'\nssh h3 'ip a'", Where(node="h1"),
                      ("h1–h3: 3 of 3 failed",))]  # fmt: skip
-    found = page(ok=False, findings=[f.to_json() for f in given], collectives=TESTS)
+    found = page(ok=False, findings=[dict(encode(f)) for f in given], collectives=TESTS)
     text = found.text()
     assert text.index("is dead") < text.index("may be slow") < text.index("all_reduce")
     assert "ssh h1 'ip a'\nssh h3 'ip a'" in found.words["code"]

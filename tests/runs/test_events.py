@@ -13,6 +13,7 @@ from allranks.engines import reach_nodes
 from allranks.engines.ssh import ssh_reach
 from allranks.findings import Finding, Hang, Verdict, Where
 from allranks.gang.session import adopt, continue_run, create
+from allranks.protocol.codec import encode
 from allranks.protocol.messages import EndedMessage, ExitMessage
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.run_facts import (
@@ -65,7 +66,7 @@ def test_an_exit_has_its_code_or_its_signal_and_not_its_error_file() -> None:
 
 def test_what_holds_a_record_of_its_own_has_its_fields_in_the_line() -> None:
     finding = Finding("oom", "fail", "m", where=Where(node="h1"))
-    assert write_line(Stamped("", 1.0, None, finding)) == {"t": 1.0, "event": "finding", **finding.to_json()}
+    assert write_line(Stamped("", 1.0, None, finding)) == {"t": 1.0, "event": "finding", **encode(finding)}
     assert (
         write_line(Stamped("", 1.0, 0, RetryDecided("again", Verdict(finding, "oom", 0.9))))["verdict"]["cause"]
         == "oom"

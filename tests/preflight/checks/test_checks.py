@@ -58,7 +58,7 @@ def facts_of(path: Path) -> dict[str, Any]:
 
 def findings_of(path: Path, case: dict[str, Any]) -> list[dict[str, Any]]:
     """Without the evidence, which may be long."""
-    found = [f.to_json() for f in judge(case["request"], facts_of(path), [CHECKS[path.parent.name]])]
+    found = [encode(f) for f in judge(case["request"], facts_of(path), [CHECKS[path.parent.name]])]
     return [{k: v for k, v in f.items() if k not in ("evidence", "check")} for f in found]
 
 
