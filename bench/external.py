@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from allranks.cluster.hostlist import expand
-from allranks.diagnose.hangs.attribute import read_ras
+from allranks.diagnose.hangs.ras import read_ras
 from allranks.diagnose.logs.lines import read_line
 from allranks.diagnose.signatures import Sign, row_of
 from allranks.errors import UsageError

@@ -10,7 +10,7 @@ from tests import wording
 from tests.diagnose.incidents import rank_end
 from tests.facts import fact
 
-from allranks.diagnose.candidate import Candidate, Strength
+from allranks.diagnose.candidate import Candidate
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
 from allranks.findings import Finding, Where, typed_here
@@ -155,4 +155,4 @@ def test_a_master_that_nobody_reaches_itself_included_is_one_sentence() -> None:
 
 
 def test_every_failure_of_the_world_size_has_a_fix() -> None:
-    assert Candidate("x", "world-size-mismatch", Strength.ROOT, "m", 0.9).finding().remedy
+    assert Candidate("world-size-mismatch", 0.9, "m").finding().remedy

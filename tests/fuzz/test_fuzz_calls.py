@@ -53,4 +53,4 @@ def test_notes_of_calls(campaign: Campaign) -> None:
         calls = read_called(called)
         assert all(len(of_rank) <= MOST_CALLS * CALLED_GROUPS for of_rank in calls.values())
         odd = odd_call(calls)
-        assert odd is None or (odd.ranks <= {0, 1, 2} and odd.words)
+        assert odd is None or (odd.culprits <= {0, 1, 2} and odd.message)

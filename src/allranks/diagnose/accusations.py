@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from allranks.text import join_words, plural
 
+from .candidate import Candidate
 from .words import count_ranks
 
 # torch reducer.cpp and logger.cpp, verify_params_across_processes
@@ -29,21 +29,16 @@ BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
 Statement = tuple[int | None, str]  # the rank, None where a log does not show it, and what it says
 
 
-class Accusation(NamedTuple):
-    """The ranks that are accused, and `words`: what is wrong, to follow `rank 2 on h3`."""
+def accusation(statements: Iterable[Statement], all_ranks: frozenset[int] = frozenset()) -> Candidate | None:
+    """Find whom ranks accuse; None where none accuses another. `all_ranks` is empty where they are not known.
 
-    cause: str
-    ranks: frozenset[int]
-    words: str
-
-
-def accusation(statements: Iterable[Statement], all_ranks: frozenset[int] = frozenset()) -> Accusation | None:
-    """Find whom ranks accuse; None where none accuses another. `all_ranks` is empty where they are not known."""
+    Its message is to follow `rank 2 on h3`, where there are culprits.
+    """
     listed = [statement for statement in statements if statement[1]]
     return _missed_barrier(listed) or _other_parameters(listed) or _other_sizes(listed, all_ranks)
 
 
-def _missed_barrier(statements: Sequence[Statement]) -> Accusation | None:
+def _missed_barrier(statements: Sequence[Statement]) -> Candidate | None:
     """Read who did not come to monitored_barrier: rank 0 alone knows it."""
     accusers: set[int] = set()
     late: set[int] = set()
@@ -55,10 +50,10 @@ def _missed_barrier(statements: Sequence[Statement]) -> Accusation | None:
     if not late:
         return None
     words = f"did not come to the monitored_barrier in which {_who(accusers - late, 'the others')} waited"
-    return Accusation("straggler", frozenset(late), words)
+    return Candidate("straggler", 0.9, words, culprits=frozenset(late))
 
 
-def _other_parameters(statements: Sequence[Statement]) -> Accusation | None:
+def _other_parameters(statements: Sequence[Statement]) -> Candidate | None:
     """Compare the counts of parameters that DDP gathered; a count of 0 means only that the gathering had failed."""
     counts: dict[int, int] = {}
     for _, text in statements:
@@ -72,15 +67,15 @@ def _other_parameters(statements: Sequence[Statement]) -> Accusation | None:
     if most[0][1] == most[1][1]:
         each = join_words([f"rank {rank} has {count}" for rank, count in sorted(counts.items())])
         words = f"DDP got models with different numbers of parameters: {each}"
-        return Accusation("collective-shape-mismatch", frozenset(), words)
+        return _unlike(words)
     usual = most[0][0]
     odd = frozenset(rank for rank, count in counts.items() if count != usual)
     of_odd = join_words(sorted({str(counts[rank]) for rank in odd}))
     words = f"{plural(len(odd), 'gives', 'give')} DDP a model of {of_odd} parameters, the others one of {usual}"
-    return Accusation("collective-shape-mismatch", odd, words)
+    return _unlike(words, odd)
 
 
-def _other_sizes(statements: Sequence[Statement], all_ranks: frozenset[int]) -> Accusation | None:
+def _other_sizes(statements: Sequence[Statement], all_ranks: frozenset[int]) -> Candidate | None:
     """Find the rank whose parameters have other sizes: each rank compares its own with those of rank 0."""
     differing = {rank for rank, text in statements if rank is not None and SHAPES.search(text)}
     if not differing:
@@ -88,13 +83,18 @@ def _other_sizes(statements: Sequence[Statement], all_ranks: frozenset[int]) -> 
     others = all_ranks - differing - {0}
     words = "gives DDP parameters of other sizes than the other ranks"
     if differing >= all_ranks - {0} and len(differing) > 1:
-        return Accusation("collective-shape-mismatch", frozenset({0}), words)
+        return _unlike(words, {0})
     if len(differing) > 1:
         words = words.replace("gives", "give", 1)
     if others:
-        return Accusation("collective-shape-mismatch", frozenset(differing), words)
+        return _unlike(words, differing)
     words = f"the parameters that {_who(differing, 'a rank')} gives DDP have other sizes than those of rank 0"
-    return Accusation("collective-shape-mismatch", frozenset(), words)
+    return _unlike(words)
+
+
+def _unlike(words: str, odd: Iterable[int] = ()) -> Candidate:
+    culprits = frozenset(odd)
+    return Candidate("collective-shape-mismatch", 0.9 if culprits else 0.6, words, culprits=culprits)
 
 
 def _who(ranks: set[int], otherwise: str) -> str:

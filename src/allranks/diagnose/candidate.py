@@ -11,6 +11,7 @@ from allranks.findings import Finding, Where
 from .causes import CAUSES, FixReader, fields_of, in_place
 from .worlds import NOWHERE, Worlds
 
+_NOWHERE = Where()
 EVIDENCE = 3  # lines of it that are shown
 
 
@@ -26,43 +27,27 @@ class Strength(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What one observation says, before it has a place: `words` become a part of the sentence.
+class Candidate:
+    """A possible verdict, or what one observation says before it has a place: then `message` is a part of the sentence.
 
-    An empty remedy stands for the cause's own. `also` is a second cause that the same text can have; `late` are the
-    ranks that others waited for.
+    `remedy` takes the place of the cause's own. `t`: when it happened. `culprits`: ranks that are not victims of it.
+    `also`: a second cause that the same text can have. `others`: further findings of the same rule, for the runners-up.
+    `line`: the place in the logs that it was read at, by the row or the rule `rule`; None where processes, nodes or
+    checks were observed. `worlds` choose the fix, and `values` of the evidence stand in it.
     """
 
     cause: str
     confidence: float
-    words: str
+    message: str
     remedy: str = ""
     strength: Strength = Strength.ROOT
     evidence: tuple[str, ...] = ()
-    also: str = ""
-    late: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A possible verdict. `t`: when it happened; `culprits`: the ranks that are not victims of it.
-
-    `remedy` takes the place of the cause's own. `others`: further findings of the same rule, for the runners-up.
-    `line`: the place in the logs that it was read at; None where processes, nodes or checks were observed.
-    `worlds` choose the fix, and `values` of the evidence stand in it.
-    """
-
-    rule: str
-    cause: str
-    strength: Strength
-    message: str
-    confidence: float
-    t: float | None = None
-    remedy: str = ""
-    where: Where = field(default_factory=Where)
-    evidence: tuple[str, ...] = ()
     culprits: frozenset[int] = frozenset()
+    where: Where = _NOWHERE
+    t: float | None = None
+    also: str = ""
     others: tuple[Finding, ...] = ()
+    rule: str = ""
     line: int | None = None
     worlds: Worlds = NOWHERE
     values: Mapping[str, str] = field(default_factory=dict)

@@ -120,15 +120,15 @@ class Ending:
         if odd is None:
             return []
         nodes = self.roster.node_of_rank()
-        ranks = sorted(odd.ranks)
+        ranks = sorted(odd.culprits)
         who = "ranks have"
         if ranks:
             who = f"{name_by_node(ranks, lambda rank: nodes.get(rank, ''))} {plural(len(ranks), 'has', 'have')}"
-        message = f"{who} called a collective unlike the others: {odd.words}"
+        message = f"{who} called a collective unlike the others: {odd.message}"
         if self.roster.failed_t is None:
             message += ". It came to an end, so what ranks received there may be wrong"
         where = Where(node=nodes.get(ranks[0]), rank=ranks[0]) if len(ranks) == 1 else Where()
-        check = UNLIKE_SHAPES if odd.is_shape else UNLIKE_CALLS
+        check = UNLIKE_SHAPES if odd.cause == "collective-shape-mismatch" else UNLIKE_CALLS
         return [self.roster.add_finding(Finding(check, "warn", message, UNLIKE_REMEDY, where))]
 
     # -- events ------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import allranks.agent.runner_recorder as recorder
-from allranks.diagnose.hangs.compared import MOST_CALLS, OddCall, odd_call, read_called
+from allranks.diagnose.candidate import Candidate
+from allranks.diagnose.hangs.compared import MOST_CALLS, odd_call, read_called
 from allranks.protocol.foreign import CALL_KINDS, CalledGroup, ErrorCall, clean_called
 
 ALL_REDUCE = ("gloo:all_reduce", 64, "Float")
@@ -28,15 +29,15 @@ def steps(last: int, **at: tuple[str, int, str]) -> dict[int, tuple[str, int, st
     return {**calls, **{int(name.removeprefix("number_")): kind for name, kind in at.items()}}
 
 
-def compared(*ranks: tuple[CalledGroup, ...]) -> OddCall | None:
+def compared(*ranks: tuple[CalledGroup, ...]) -> Candidate | None:
     return odd_call(read_called(dict(enumerate(ranks))))
 
 
 def test_the_rank_with_another_type_is_named_with_it() -> None:
     alike = noted(steps(2000, number_700=BROADCAST))
     odd = compared(alike, alike, noted(steps(2000, number_700=AS_INTEGERS)), alike)
-    assert odd is not None and odd.ranks == {2} and odd.is_shape
-    assert odd.words == (
+    assert odd is not None and odd.culprits == {2} and odd.cause == "collective-shape-mismatch"
+    assert odd.message == (
         "ranks 0, 1 and 3 call broadcast #700 of 64 Float elements and "
         "rank 2 calls broadcast #700 of 64 Int elements"
     )  # fmt: skip

@@ -118,7 +118,7 @@ def _recorded(recorded: Account, waiting: Doings, doings: Doings, names: Names) 
     """Make the hang that only the recorders show: by their stacks all ranks wait alike."""
     reading = read_account(recorded, names, all_wait=True)
     victims = tuple(rank for rank in waiting if rank not in recorded.culprits)
-    message = f"{reading.words}{_stand(recorded.culprits, victims, doings, names)}"
+    message = f"{reading.message}{_stand(recorded.culprits, victims, doings, names)}"
     return Hang(reading.cause, message, reading.remedy, reading.confidence, recorded.culprits, victims)
 
 

@@ -9,25 +9,17 @@ import binascii
 import struct
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from allranks.protocol.foreign import CalledGroup, ErrorCall
 from allranks.text import join_words, plural
 
+from ..candidate import Candidate
 from ..words import count_ranks
 from .recorder import RecorderEntry, ranks_by_call
 
 UNLIKE_SHAPES = "unlike-shapes"  # findings: one operation with different shapes or types, and different operations
 UNLIKE_CALLS = "unlike-calls"
 MOST_CALLS = 4096  # of a group that are read
-
-
-class OddCall(NamedTuple):
-    """`ranks` called it unlike most; none where it is open who did. `words` say who called what."""
-
-    ranks: frozenset[int]
-    words: str
-    is_shape: bool
 
 
 def read_called(called: Mapping[int, Sequence[CalledGroup]]) -> dict[int, list[ErrorCall]]:
@@ -61,9 +53,10 @@ def _read_group(noted: CalledGroup) -> list[ErrorCall]:
 
 def odd_call(
     calls: Mapping[int, Sequence[ErrorCall]], crashed: Collection[int] = (), all_ranks: Collection[int] = ()
-) -> OddCall | None:
+) -> Candidate | None:
     """Compare what ranks called at one number of one group; None where they called alike.
 
+    Culprits called it unlike most; there are none where it is open who did. The message says who called what.
     `crashed` are ranks without a record that got more bytes than they expected (Gloo ends those): they called the
     smaller one of two sizes. Where the others called alike, they called otherwise. Where most of `all_ranks` crashed,
     the one that did not has sent it to them.
@@ -88,7 +81,7 @@ def _with_crashed(entries: Mapping[int, RecorderEntry], crashed: Iterable[int]) 
     return {**entries, **dict.fromkeys(crashed, smallest)}
 
 
-def _compared(entries: Mapping[int, RecorderEntry]) -> OddCall:
+def _compared(entries: Mapping[int, RecorderEntry]) -> Candidate:
     alike = ranks_by_call(entries)
     odd: frozenset[int] = frozenset()
     if len(alike[0]) > len(alike[1]):
@@ -98,12 +91,13 @@ def _compared(entries: Mapping[int, RecorderEntry]) -> OddCall:
         entry = entries[ranks[0]]
         parts.append(f"{count_ranks(ranks)} {plural(len(ranks), 'calls', 'call')} {entry.detail}")
     is_shape = len({entry.what for entry in entries.values()}) == 1
-    return OddCall(odd, join_words(parts), is_shape)
+    cause = "collective-shape-mismatch" if is_shape else "collective-mismatch"
+    return Candidate(cause, 0.8, join_words(parts), culprits=odd)
 
 
 def _by_elimination(
     numbered: Mapping[tuple[str, int], Mapping[int, RecorderEntry]], crashed: frozenset[int]
-) -> OddCall | None:
+) -> Candidate | None:
     """Blame the one crashed rank, where the others called alike."""
     if not numbered or len(crashed) != 1:
         return None
@@ -112,14 +106,13 @@ def _by_elimination(
     if len(heard) < 2:
         return None
     words = f"{count_ranks(sorted(heard))} have called alike, {next(iter(heard.values())).detail} as the last"
-    return OddCall(crashed, words, True)
+    return Candidate("collective-shape-mismatch", 0.8, words, culprits=crashed)
 
 
-def _only_sender(crashed: frozenset[int], all_ranks: frozenset[int]) -> OddCall | None:
+def _only_sender(crashed: frozenset[int], all_ranks: frozenset[int]) -> Candidate | None:
     """Blame the one rank that did not crash, where all others got more than they expected: they agree."""
     senders = all_ranks - crashed
     if len(senders) != 1 or len(crashed) < 2:
         return None
-    return OddCall(
-        senders, f"{count_ranks(sorted(crashed))} expected less than {count_ranks(sorted(senders))} sent", True
-    )
+    words = f"{count_ranks(sorted(crashed))} expected less than {count_ranks(sorted(senders))} sent"
+    return Candidate("collective-shape-mismatch", 0.8, words, culprits=senders)

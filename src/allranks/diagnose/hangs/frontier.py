@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from allranks.text import group, join_words, plural
 
-from ..candidate import Reading, Strength
+from ..candidate import Candidate, Strength
 from ..words import count_ranks, name_by_node
 from .recorder import DEFAULT, RankRecording, RecordedGroup, RecorderEntry, Transfer, TransferEnds, ranks_by_call
 
@@ -498,7 +498,7 @@ _LATE = {
 }
 
 
-def read_account(recorded: Account, nodes: Mapping[int, str], all_wait: bool = False) -> Reading:
+def read_account(recorded: Account, nodes: Mapping[int, str], all_wait: bool = False) -> Candidate:
     """Give cause, sentence and remedy of an account. `nodes` are those of ranks, as far as they are known.
 
     `all_wait`: the ranks' stacks show that those that have not called it wait for others, too. What made a rank late
@@ -517,15 +517,15 @@ def read_account(recorded: Account, nodes: Mapping[int, str], all_wait: bool = F
         cause = "collective-shape-mismatch" if recorded.is_shape else "collective-mismatch"
         confidence = 0.9 if case is CollectiveFault.DIFFERENT else 0.8
         words = f"ranks have called {called}: {recorded.message}{unlike}"
-        return Reading(cause, confidence, words, SAME, late=late)
+        return Candidate(cause, confidence, words, SAME, culprits=late)
     weak = Strength.SYMPTOM
     if case in _LATE:
         confidence, remedy = _LATE[case]
         words = f"the others wait for {named}: {recorded.message}"
         if case is CollectiveFault.BEHIND:
             words += f". a link to {plural(len(late), 'it', 'them')} may be at fault as well"
-        return Reading("straggler", confidence, words, remedy, weak, late=late)
+        return Candidate("straggler", confidence, words, remedy, weak, culprits=late)
     if case is CollectiveFault.ORDER:
         words = f"ranks wait for each other: {recorded.message}{unlike}"
-        return Reading("collective-mismatch", 0.8 if late else 0.7, words, SAME, weak, late=late)
-    return Reading("unknown", 0.45, f"{recorded.message}, and none is behind", TOGETHER, weak)
+        return Candidate("collective-mismatch", 0.8 if late else 0.7, words, SAME, weak, culprits=late)
+    return Candidate("unknown", 0.45, f"{recorded.message}, and none is behind", TOGETHER, weak)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from allranks.findings import Where
+from dataclasses import replace
 
 from ..accusations import accusation
-from ..candidate import Candidate, Strength
+from ..candidate import Candidate
 from ..incident import Incident
 from ..words import last_lines, name_ranks, summary
 from .failures import Failure, FailureRole, telling
@@ -23,31 +22,20 @@ def accused(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
     read = accusation(((f.rank, _text(f)) for f in accusing), incident.all_ranks)
     if read is None:
         return None
-    message = read.words
-    where = Where()
-    confidence = 0.6
-    if read.ranks:
-        message = f"{name_ranks(incident, read.ranks)} {read.words}"
-        where = place_of(incident, read.ranks)
-        confidence = 0.9
     remedy = MODELS
     if read.cause == "straggler":
-        remedy = LATE.format(rank=min(read.ranks))
+        remedy = LATE.format(rank=min(read.culprits))
     speaking = next(f for f in accusing if accusation([(f.rank, _text(f))], incident.all_ranks))
     last = "".join(last_lines(speaking.exit.tail, 1))
     if speaking.raised is not None:
         last = telling(speaking.raised)[-1].text
-    return Candidate(
-        "accused",
-        read.cause,
-        Strength.ROOT,
-        message,
-        confidence=confidence,
-        t=speaking.t,
+    return replace(
+        read,
+        message=" ".join(filter(None, (name_ranks(incident, read.culprits), read.message))),
         remedy=remedy,
-        where=where,
         evidence=(f"rank {speaking.rank}: {summary(last)}",),
-        culprits=read.ranks,
+        where=place_of(incident, read.culprits),
+        t=speaking.t,
     )
 
 

@@ -24,16 +24,14 @@ def hung(incident: Incident) -> Candidate | None:
     culprits = frozenset(hang.culprits if not hang.of_role else ())
     raised = [words for e in incident.exits if e.rank in culprits and (words := thread_words(e.tail))]
     return Candidate(
-        "hung",
         hang.cause,
-        Strength.ROOT,
+        hang.confidence,
         "".join((hang.message, *raised[:1])),
-        confidence=hang.confidence,
-        t=incident.detected_t,
-        remedy=hang.remedy,
-        where=_place(incident, hang),
+        hang.remedy,
         evidence=hang.evidence,
         culprits=culprits,
+        where=_place(incident, hang),
+        t=incident.detected_t,
     )
 
 
@@ -78,20 +76,16 @@ def init_timeout(incident: Incident) -> Candidate | None:
         message += " until the init timeout ran out"
         remedy = SLOW_START.format(rank=min(absent))
     initialised = numbers(incident.initialised) or "none"
-    confidence = 0.6
-    if absent:
-        confidence = 0.85
     return Candidate(
-        "init-timeout",
         "rendezvous-timeout",
-        Strength.WEAK,
+        0.85 if absent else 0.6,
         message,
-        confidence=confidence,
-        t=incident.detected_t,
-        remedy=remedy,
-        where=place_of(incident, absent),
+        remedy,
+        Strength.WEAK,
         evidence=(f"entered: {numbers(incident.init_entered) or 'none'}", f"initialised: {initialised}"),
         culprits=absent,
+        where=place_of(incident, absent),
+        t=incident.detected_t,
     )
 
 

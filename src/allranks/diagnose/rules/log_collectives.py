@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from allranks.findings import Where
 from allranks.text import plural
 
-from ..candidate import Candidate, Reading, Strength
+from ..candidate import Candidate, Strength
 from ..logs.ends import ends
 from ..logs.lines import LogLine
 from ..logs.sightings import Evidence, Sighting, quoted
@@ -147,21 +147,13 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
             replace(candidate, cause="straggler", confidence=suspicion, message=suspected),
         ]
     where = candidate.where
-    if len(reading.late) == 1:
-        where = where._replace(rank=min(reading.late))
-    return [
-        replace(
-            candidate,
-            cause=reading.cause,
-            confidence=reading.confidence,
-            message=reading.words,
-            where=where,
-            culprits=reading.late,
-        )
-    ]
+    if len(reading.culprits) == 1:
+        where = where._replace(rank=min(reading.culprits))
+    read = replace(candidate, cause=reading.cause, confidence=reading.confidence, message=reading.message)
+    return [replace(read, where=where, culprits=reading.culprits)]
 
 
-def _compared(waiting: Sequence[Wait]) -> Reading | None:
+def _compared(waiting: Sequence[Wait]) -> Candidate | None:
     """Compare the calls and sizes of ranks at one place in the sequence, else their places."""
     if len(waiting) < ENOUGH:
         return None
@@ -170,20 +162,20 @@ def _compared(waiting: Sequence[Wait]) -> Reading | None:
     sequence = {w.seq for w in waiting}
     if len(ops) > 1:
         parts = ", ".join(f"rank {w.rank} {w.op}" for w in waiting[:6])
-        return Reading("collective-mismatch", 0.82, f"ranks waited in different collectives: {parts}")
+        return Candidate("collective-mismatch", 0.82, f"ranks waited in different collectives: {parts}")
     if len(sequence) == 1 and len(sizes) > 1:
         parts = ", ".join(f"rank {w.rank} {w.size[0]} elements" for w in waiting[:6])
         message = f"ranks waited in the same {waiting[0].op} with different sizes: {parts}"
-        return Reading("collective-shape-mismatch", 0.7, message)
+        return Candidate("collective-shape-mismatch", 0.7, message)
     places = sorted(s for s in sequence if s is not None)
     if len(places) < 2:
         return None
     behind = frozenset(w.rank for w in waiting if w.seq == places[0])
     message = f"ranks {numbers(behind)} were behind, at collective {places[0]} of {places[-1]}: they called fewer"
-    return Reading("collective-mismatch", 0.6, message, late=behind)
+    return Candidate("collective-mismatch", 0.6, message, culprits=behind)
 
 
-def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> Reading | None:
+def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> Candidate | None:
     """Blame the ranks that exist and did not wait, while several others did."""
     ended = list(ends(evidence))
     exist = evidence.ranks | {e.rank for e in ended if e.rank is not None}
@@ -194,7 +186,7 @@ def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> Reading | None:
         return None
     wait = next(iter(waiting.values()))
     message = f"{count_ranks(late)} did not come to the {wait.op} (number {wait.seq}) in which the others waited"
-    return Reading("straggler", 0.62, message, late=late)
+    return Candidate("straggler", 0.62, message, culprits=late)
 
 
 def _unseen(evidence: Evidence, waiting: Mapping[int, Wait]) -> frozenset[int]:

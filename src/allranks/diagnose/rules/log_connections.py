@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from allranks.plan.interfaces import HOST_LOCAL
 
-from ..candidate import Candidate, Reading, Strength
+from ..candidate import Candidate, Strength
 from ..logs.sightings import Evidence, Sighting, first
 from ..signatures.c10d import HOST_NETWORK
 from .log_lines import ALSO, read_by_cause, read_candidate
@@ -31,8 +31,8 @@ def not_connected(evidence: Evidence) -> list[Candidate]:
         surest = max((reading for _, reading in pairs), key=lambda reading: reading.confidence)
         explains_itself = surest.confidence >= 0.65 and cause != "master-unreachable"
         message = candidate.message
-        if surest.words:
-            message = f"{message.split(' (', 1)[0]} ({surest.words})"
+        if surest.message:
+            message = f"{message.split(' (', 1)[0]} ({surest.message})"
         candidate = replace(
             candidate,
             rule="connect-refused",
@@ -49,43 +49,43 @@ def not_connected(evidence: Evidence) -> list[Candidate]:
     return candidates
 
 
-def read_line(sighting: Sighting) -> Reading:
+def read_line(sighting: Sighting) -> Candidate:
     """Read one line by the address, the error and what could not be connected."""
     groups = sighting.groups
     peer = first(groups.get("peer"), groups.get("peer2"))
     error = first(groups.get("error"), groups.get("error2"), groups.get("error3"), sighting.line.text).lower()
     to_master = sighting.row.id == "client-connect"
     if _LOOPBACK.match(peer) and not to_master:
-        return Reading("hostname-resolves-to-loopback", 0.85, "a peer announced its own loopback address")
+        return Candidate("hostname-resolves-to-loopback", 0.85, "a peer announced its own loopback address")
     if _BRIDGE.match(peer):
         words = "that is an address of a bridge or of one link only: other nodes cannot reach it"
-        return Reading("wrong-interface", 0.75, words, remedy=HOST_NETWORK)
+        return Candidate("wrong-interface", 0.75, words, remedy=HOST_NETWORK)
     if "connection abort" in error:
         words = "the connection was cut on the way out: a firewall or a filter on this host"
-        return Reading("port-blocked", 0.66, words)
+        return Candidate("port-blocked", 0.66, words)
     if to_master:
         return _to_master(peer, error)
     if sighting.row.id == "gloo-mesh" and "refused" not in error and "reset" not in error:
         words = "the store was reached, Gloo's own connections between the ranks were not made: interface or firewall"
-        return Reading("wrong-interface", 0.5, words, also="port-blocked")
+        return Candidate("wrong-interface", 0.5, words, also="port-blocked")
     if any(words in error for words in ("timed out", "timeout", "no route", "unreachable")):
         words = "the rendezvous worked, this address and port do not: a firewall, or the wrong interface"
-        return Reading("port-blocked", 0.5, words, also="wrong-interface")
+        return Candidate("port-blocked", 0.5, words, also="wrong-interface")
     words = "nothing listens there: the peer has ended, or its node is in trouble"
-    return Reading("peer-died", 0.45, words, also="node-network-down")
+    return Candidate("peer-died", 0.45, words, also="node-network-down")
 
 
-def _to_master(peer: str, error: str) -> Reading:
+def _to_master(peer: str, error: str) -> Candidate:
     if _NUMBER_AS_ADDRESS.match(peer):
         words = "no host has an address that begins with 0: a host name of digits alone is read as a number"
-        return Reading("name-resolution", 0.7, words, also="master-unreachable")
+        return Candidate("name-resolution", 0.7, words, also="master-unreachable")
     if "refused" in error:
         words = "the host answers, and nothing listens on the port"
-        return Reading("master-unreachable", 0.55, words, also="port-blocked")
+        return Candidate("master-unreachable", 0.55, words, also="port-blocked")
     if "timed out" in error:
         words = "no answer at all: wrong address, host down, or a filter that drops"
-        return Reading("master-unreachable", 0.65, words, also="port-blocked")
-    return Reading("master-unreachable", 0.62, "")
+        return Candidate("master-unreachable", 0.65, words, also="port-blocked")
+    return Candidate("master-unreachable", 0.62, "")
 
 
 def virtual_interface(evidence: Evidence) -> list[Candidate]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from allranks.findings import Where
 
-from ..candidate import Candidate, Reading, Strength
+from ..candidate import Candidate, Strength
 from ..causes import UNKNOWN
 from ..logs.ends import End, after_abort, ends
 from ..logs.sightings import Evidence, Sighting, name_place, quoted
@@ -31,7 +31,19 @@ def exit_codes(evidence: Evidence) -> list[Candidate]:
     for end in sorted(ends(evidence), key=lambda e: (not e.root, e.rank is None)):
         if end.signal in VICTIMS or end.code == 0:
             continue
-        candidate = _candidate(evidence, end)
+        candidate = read_candidate(evidence, [end.sighting])
+        read = _read(evidence, end)
+        candidate = replace(
+            candidate,
+            rule=ENDED,
+            cause=read.cause,
+            strength=read.strength,
+            confidence=read.confidence,
+            message=f"{_name(end)} {read.message}",
+            where=candidate.where._replace(rank=end.rank, node=end.node or candidate.where.node),
+            evidence=(quoted(end.sighting.line),),
+            culprits=frozenset() if end.rank is None else frozenset({end.rank}),
+        )
         if candidate.cause in candidates:
             continue
         candidates[candidate.cause] = candidate
@@ -44,46 +56,29 @@ def exit_codes(evidence: Evidence) -> list[Candidate]:
     return list(candidates.values())
 
 
-def _read(evidence: Evidence, end: End) -> Reading:
+def _read(evidence: Evidence, end: End) -> Candidate:
     signal = end.signal
     if signal in CRASHES and after_abort(evidence, end.sighting):
         what = f"crashed with {signal_name(signal)} while it aborted"
-        return Reading("segfault-native", 0.3, what, strength=Strength.SYMPTOM)
+        return Candidate("segfault-native", 0.3, what, strength=Strength.SYMPTOM)
     if signal == BUS:
-        return Reading("shm-too-small", CRASHES[BUS], f"crashed with SIGBUS: {NO_PAGE}", strength=Strength.WEAK)
+        return Candidate("shm-too-small", CRASHES[BUS], f"crashed with SIGBUS: {NO_PAGE}", strength=Strength.WEAK)
     if signal in CRASHES:
-        return Reading(
+        return Candidate(
             "segfault-native", CRASHES[signal], f"crashed with {signal_name(signal)}", strength=Strength.WEAK
         )
     if signal == KILL:
         what = "was ended by SIGKILL, and nothing here says by whom (memory, a scheduler, a person)"
-        return Reading("rank-killed", 0.45, what, strength=Strength.WEAK)
+        return Candidate("rank-killed", 0.45, what, strength=Strength.WEAK)
     name = f"exit code {end.code}"
     if signal is not None:
         name = signal_name(signal)
     if end.code in NOT_STARTED:
-        return Reading(NOT_STARTED[end.code], 0.6, f"could not start its program ({name})", strength=Strength.WEAK)
+        return Candidate(NOT_STARTED[end.code], 0.6, f"could not start its program ({name})", strength=Strength.WEAK)
     if end.code == 2:
         what = f"ended with {name}, a parser's code for arguments it refuses"
-        return Reading("bad-launch-arguments", 0.4, what, strength=Strength.SYMPTOM)
-    return Reading("unknown", 0.25, f"ended with {name}, and its last words are not here", strength=Strength.SYMPTOM)
-
-
-def _candidate(evidence: Evidence, end: End) -> Candidate:
-    reading = _read(evidence, end)
-    candidate = read_candidate(evidence, [end.sighting])
-    where = candidate.where._replace(rank=end.rank, node=end.node or candidate.where.node)
-    return replace(
-        candidate,
-        rule=ENDED,
-        cause=reading.cause,
-        strength=reading.strength,
-        confidence=reading.confidence,
-        message=f"{_name(end)} {reading.words}",
-        where=where,
-        evidence=(quoted(end.sighting.line),),
-        culprits=frozenset() if end.rank is None else frozenset({end.rank}),
-    )
+        return Candidate("bad-launch-arguments", 0.4, what, strength=Strength.SYMPTOM)
+    return Candidate("unknown", 0.25, f"ended with {name}, and its last words are not here", strength=Strength.SYMPTOM)
 
 
 def _name(end: End) -> str:

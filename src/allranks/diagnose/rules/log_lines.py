@@ -15,7 +15,7 @@ from allranks.findings import Where, place_of
 from allranks.text import group, join_words, plural
 
 from ..accusations import PARAMETERS, accusation
-from ..candidate import Candidate, Reading, Strength
+from ..candidate import Candidate, Strength
 from ..logs.ends import after_abort
 from ..logs.sightings import BELOW_FRAME, Evidence, Sighting, first, name_place, quoted
 from ..out_of_memory import MemorySetting, gpu_levers, read_gpu
@@ -57,15 +57,15 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
     if head.row.cause == "cuda-out-of-memory" and memory is not None:
         remedy = gpu_levers(memory, MemorySetting(), evidence.worlds)
     return Candidate(
-        head.row.id,
         head.row.cause,
-        STRENGTH.get(head.row.role, Strength.SYMPTOM),
-        message,
         head.row.confidence,
-        remedy=remedy,
-        where=where,
+        message,
+        remedy,
+        STRENGTH.get(head.row.role, Strength.SYMPTOM),
         evidence=tuple(dict.fromkeys(quoted(s.line) for s in (head, *_others(sightings, head))))[:3],
         culprits=frozenset() if is_everybody or head.complains else ranks,
+        where=where,
+        rule=head.row.id,
         line=head.order,
         values={name: value for name, value in head.groups.items() if name not in ("type", "text")},
     )
@@ -82,8 +82,8 @@ def _telling_part(sighting: Sighting) -> str:
 
 
 def read_by_cause(
-    evidence: Evidence, rule: str, read: Callable[[Sighting], Reading]
-) -> dict[str, list[tuple[Sighting, Reading]]]:
+    evidence: Evidence, rule: str, read: Callable[[Sighting], Candidate]
+) -> dict[str, list[tuple[Sighting, Candidate]]]:
     """Read the sightings that a rule weighs, by the cause that each one says."""
     pairs = [(sighting, read(sighting)) for sighting in evidence.weighed_by(rule)]
     return group(pairs, lambda pair: pair[1].cause)
@@ -296,17 +296,24 @@ def accused(evidence: Evidence) -> list[Candidate]:
         return _without_answers(evidence, reports)
     telling = [s for s in reports if s.row.cause == read.cause]
     candidate = read_candidate(evidence, telling)
-    nodes = {rank: evidence.node_of_rank(rank) for rank in read.ranks}
-    message = read.words
-    if read.ranks:
-        message = f"{name_by_node(read.ranks, lambda rank: nodes[rank] or '')} {read.words}"
+    nodes = {rank: evidence.node_of_rank(rank) for rank in read.culprits}
+    name = name_by_node(read.culprits, lambda rank: nodes[rank] or "")
     where = Where()
     if len(set(nodes.values())) == 1:
         where = Where(node=next(iter(nodes.values())))
-    if len(read.ranks) == 1:
-        where = where._replace(rank=min(read.ranks))
-    named = replace(candidate, rule="accused", cause=read.cause, message=message, where=where, culprits=read.ranks)
-    return [replace(named, confidence=0.8 if read.ranks else 0.72)]
+    if len(nodes) == 1:
+        where = where._replace(rank=min(nodes))
+    return [
+        replace(
+            candidate,
+            rule="accused",
+            cause=read.cause,
+            confidence=0.8 if nodes else 0.72,
+            message=f"{name} {read.message}".lstrip(),
+            where=where,
+            culprits=read.culprits,
+        )
+    ]
 
 
 def _without_answers(evidence: Evidence, reports: Sequence[Sighting]) -> list[Candidate]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from allranks.findings import Where
 from allranks.text import group, join_words, plural
 
@@ -28,20 +30,7 @@ def recorders(evidence: Evidence) -> list[Candidate]:
         where = Where(rank=rank, node=nodes[rank] or None)
     further_lines = [line for line in recorded.lines if line.partition(": ")[2] not in recorded.message]
     lines = (*_places(evidence.recordings), *further_lines)
-    return [
-        Candidate(
-            "flight-recorders",
-            reading.cause,
-            reading.strength,
-            reading.words,
-            reading.confidence,
-            remedy=reading.remedy,
-            where=where,
-            evidence=lines[:3],
-            culprits=reading.late,
-            line=0,
-        )
-    ]
+    return [replace(reading, where=where, evidence=lines[:3], line=0)]
 
 
 def _places(recordings: tuple[RankRecording, ...]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from allranks.xid import FAULTS, one_fault_each
 
-from ..candidate import Candidate, Reading, Strength
+from ..candidate import Candidate
 from ..logs.sightings import Evidence, Sighting, quoted
 from ..words import on_node, short
 from .log_lines import read_by_cause, read_candidate
@@ -38,21 +38,14 @@ def xids(evidence: Evidence) -> list[Candidate]:
         head, reading = _speaker(pairs)
         place = on_node(f"GPU {head.groups['pci']}", head.line.node)
         lines = dict.fromkeys(quoted(sighting.line) for sighting, _ in ((head, reading), *pairs))
-        candidates.append(
-            replace(
-                read_candidate(evidence, [head]),
-                rule="kernel-xid",
-                cause=cause,
-                strength=Strength.ROOT,
-                confidence=reading.confidence,
-                evidence=tuple(lines)[:3],
-                message=f"{place}: {reading.words}: {short(head.line.text, 160)}",
-            )
-        )
+        read = read_candidate(evidence, [head])
+        message = f"{place}: {reading.message}: {short(head.line.text, 160)}"
+        candidate = replace(read, rule="kernel-xid", cause=cause, strength=reading.strength, message=message)
+        candidates.append(replace(candidate, confidence=reading.confidence, evidence=tuple(lines)[:3]))
     return candidates
 
 
-def _speaker(pairs: Sequence[tuple[Sighting, Reading]]) -> tuple[Sighting, Reading]:
+def _speaker(pairs: Sequence[tuple[Sighting, Candidate]]) -> tuple[Sighting, Candidate]:
     """Choose the sighting that speaks for a fault: of the surest the Xid that the others of its family follow from."""
     surest = max(reading.confidence for _, reading in pairs)
     sure = [pair for pair in pairs if pair[1].confidence == surest]
@@ -60,24 +53,24 @@ def _speaker(pairs: Sequence[tuple[Sighting, Reading]]) -> tuple[Sighting, Readi
     return min(sure, key=lambda pair: order.index(int(pair[0].groups["code"])))
 
 
-def read_xid(sighting: Sighting) -> Reading:
+def read_xid(sighting: Sighting) -> Candidate:
     """Read one line by the number of its Xid or SXid."""
     code = int(sighting.groups["code"])
     if sighting.row.id == "sxid":
         fatal = sighting.groups.get("severity") == "Fatal"
-        return Reading("nvlink-error", 0.85 if fatal else 0.6, f"NVSwitch SXid {code}")
+        return Candidate("nvlink-error", 0.85 if fatal else 0.6, f"NVSwitch SXid {code}")
     before = _PREVIOUS.search(sighting.line.text)
     if code in CONSEQUENCE and before is not None and int(before[1]) in FAULTS:
         fault = FAULTS[int(before[1])]
-        return Reading(fault.cause, 0.9, f"Xid {code} follows from Xid {before[1]}, {fault.what}")
+        return Candidate(fault.cause, 0.9, f"Xid {code} follows from Xid {before[1]}, {fault.what}")
     if code in FAULTS:
-        return Reading(FAULTS[code].cause, 0.95, f"Xid {code}, {FAULTS[code].what}")
+        return Candidate(FAULTS[code].cause, 0.95, f"Xid {code}, {FAULTS[code].what}")
     if code in PROGRAM:
-        return Reading("cuda-kernel-fault", 0.6 if code in CONSEQUENCE else 0.85, f"Xid {code}, {PROGRAM[code]}")
+        return Candidate("cuda-kernel-fault", 0.6 if code in CONSEQUENCE else 0.85, f"Xid {code}, {PROGRAM[code]}")
     if code in CONSEQUENCE:
-        return Reading("unknown", 0.3, f"Xid {code}, a channel was cleaned up after something else")
+        return Candidate("unknown", 0.3, f"Xid {code}, a channel was cleaned up after something else")
     words = ", ".join(filter(None, (f"Xid {code}", CODES.get(code))))
-    return Reading("gpu-hardware-error", FALLBACK, words)
+    return Candidate("gpu-hardware-error", FALLBACK, words)
 
 
 RULES = {"kernel-xid": ("NVIDIA Xid catalogue, the table of allranks/xid.py", xids)}

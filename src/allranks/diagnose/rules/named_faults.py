@@ -21,15 +21,14 @@ def engine_ended(incident: Incident) -> Candidate | None:
         return None
     cause = cause_or_unknown(finding.id)
     return Candidate(
-        "engine-ended",
         cause,
-        Strength.ENGINE,
-        finding.message,
         0.7 if cause == "unknown" else 0.95,
-        remedy=finding.remedy,
-        where=finding.where,
+        finding.message,
+        finding.remedy,
+        Strength.ENGINE,
         evidence=finding.evidence,
         culprits=incident.ranks_of([finding.where.node or ""]),
+        where=finding.where,
     )
 
 
@@ -45,15 +44,14 @@ def check_finding(incident: Incident) -> Candidate | None:
     if root.where.rank is not None and len(same) == 1:
         culprits = frozenset([root.where.rank])
     return Candidate(
-        "check-finding",
         "data-not-split" if root.check == "data-audit" else cause_or_unknown(root.id),
-        Strength.FINDING,
-        _message(same),
         0.9,
-        remedy="\n".join(dict.fromkeys(line for f in same for line in f.remedy.splitlines())),
-        where=_shared_place(same),
+        _message(same),
+        "\n".join(dict.fromkeys(line for f in same for line in f.remedy.splitlines())),
+        Strength.FINDING,
         evidence=tuple(dict.fromkeys(line for f in same for line in f.evidence))[:3],
         culprits=culprits,
+        where=_shared_place(same),
         others=tuple(f for f in failed if f.id != root.id),
     )
 

@@ -11,7 +11,7 @@ from allranks.protocol.messages import FaultMessage
 from allranks.protocol.run_facts import LauncherPaused, Stamped
 from allranks.text import with_reason
 
-from ..candidate import Candidate, Reading, Strength
+from ..candidate import Candidate, Strength
 from ..causes import CAUSES
 from ..incident import CHANNEL, Incident, beat_of
 from ..signatures import cause_of
@@ -44,13 +44,11 @@ def node_lost(incident: Incident) -> Candidate | None:
     when = f"last heard at {utc(heard)}, given up {max(0.0, lost[0].t - heard):.1f} s later"
     cause = CAUSES["node-network-down"]
     candidate = Candidate(
-        "node-lost",
         cause.id,
-        Strength.ROOT,
+        0.9,
         f"{which} fell silent: the link or the power is lost ({when})",
-        confidence=0.9,
+        "\n".join(cause.remedy(Where(node=name)) for name in names[:3]),
         t=heard,
-        remedy="\n".join(cause.remedy(Where(node=name)) for name in names[:3]),
         where=Where(node=names[0] if len(names) == 1 else None),
         evidence=tuple(
             f"{n.node}: last heard {utc(n.fact.last_heard)}, nothing was heard for the lease" for n in lost[:3]
@@ -112,14 +110,7 @@ def launcher_paused(incident: Incident) -> Candidate | None:
     nodes += sorted(set(ended).difference(nodes))
     began = pause.t - pause.fact.seconds
     evidence = f"lease over on: {', '.join(nodes[:8])}"
-    candidate = Candidate(
-        "launcher-paused",
-        "controller-paused",
-        Strength.ROOT,
-        "",
-        confidence=0.95,
-        t=min([began, *(n.fact.last_heard for n in incident.lost)]),
-    )
+    candidate = Candidate("controller-paused", 0.95, "", t=min([began, *(n.fact.last_heard for n in incident.lost)]))
     if pause.fact.ended:  # nothing has said how
         over = max(_lease_over_times(incident).values(), default=began + incident.lease)
         message = (
@@ -210,12 +201,8 @@ def agent_fault(incident: Incident) -> Candidate | None:
     where = Where()
     if len(nodes) == 1 and reading.cause != "internal-error":  # a defect of allranks is not the node's
         where = Where(node=nodes[0])
-    return Candidate(
-        "agent-fault",
-        reading.cause,
-        reading.strength,
-        reading.words,
-        confidence=reading.confidence,
+    return replace(
+        reading,
         t=first.t or None,
         remedy=reading.remedy.format(node=first.node),
         where=where,
@@ -223,25 +210,25 @@ def agent_fault(incident: Incident) -> Candidate | None:
     )
 
 
-def _read_fault(incident: Incident, fault: Stamped[FaultMessage], nodes: Sequence[str]) -> Reading:
+def _read_fault(incident: Incident, fault: Stamped[FaultMessage], nodes: Sequence[str]) -> Candidate:
     where = name_nodes(nodes)
     if fault.fact.id in ("agent-death", "supervisor-lost"):
         return _read_death(incident, fault, nodes)
     if fault.fact.id == "internal-error":
         message = f"allranks itself failed on {where}: {one_line(fault.fact.message)}, and it ended the ranks there"
-        return Reading("internal-error", 0.95, message)
+        return Candidate("internal-error", 0.95, message)
     if fault.fact.id in LEASE_OVER:
         message = f"{where} ended the ranks there: nothing was heard from this machine for the whole lease"
-        return Reading("node-network-down", 0.6, message, LINK, Strength.WEAK)
+        return Candidate("node-network-down", 0.6, message, LINK, Strength.WEAK)
     confidence, what, remedy = STARTS.get(fault.fact.id, (0.7, fault.fact.id, ""))
     last = fault.fact.message
     if "Traceback" in last and not remedy:
         last = last.rstrip().rsplit("\n", 1)[-1]  # the exception
     cause = "too-many-open-files" if fault.fact.id == "few-files" else cause_of(fault.fact.message)
-    return Reading(cause, confidence, with_reason(f"{where}: {what}", one_line(last)), remedy or NODE_LOG)
+    return Candidate(cause, confidence, with_reason(f"{where}: {what}", one_line(last)), remedy or NODE_LOG)
 
 
-def _read_death(incident: Incident, fault: Stamped[FaultMessage], nodes: Sequence[str]) -> Reading:
+def _read_death(incident: Incident, fault: Stamped[FaultMessage], nodes: Sequence[str]) -> Candidate:
     """Read the death of an agent or a supervisor, which only a person, a script or the kernel brings about."""
     part = "agent" if fault.fact.id == "agent-death" else "supervisor"
     how = one_line(fault.fact.message).removeprefix("the supervisor process ")
@@ -252,14 +239,14 @@ def _read_death(incident: Incident, fault: Stamped[FaultMessage], nodes: Sequenc
     if ranks and part == "agent" and len(nodes) == 1:
         took = f" and took {count_ranks(ranks)} with it"
     if how.startswith("ended with code"):
-        return Reading("internal-error", 0.9, f"{head}{took}, by an error of its own")
+        return Candidate("internal-error", 0.9, f"{head}{took}, by an error of its own")
     if "SIGKILL" in how and incident.oom_kills(fault.node):
         message = f"{head}{took}: the kernel ran out of memory there"
-        return Reading("host-out-of-memory", 0.8, message, KILLED)
+        return Candidate("host-out-of-memory", 0.8, message, KILLED)
     if "killed" in how or "stopped" in how:
         head += ", and not by allranks"
         took = took and f",{took}"
-    return Reading("agent-killed", 0.7, head + took, STOPPED if "stopped" in how else KILLED)
+    return Candidate("agent-killed", 0.7, head + took, STOPPED if "stopped" in how else KILLED)
 
 
 # -- ranks that could not be started ---------------------------------------------------------------------
@@ -295,13 +282,11 @@ def start_failed(incident: Incident) -> Candidate | None:
         where = Where(node=nodes[0], rank=int(rank[1]))
         who = f"rank {rank[1]} on {nodes[0]}"
     return Candidate(
-        "start-failed",
         cause_of(what),
-        Strength.ROOT,
+        0.95,
         f"{who} {what}",
-        confidence=0.95,
+        fix.format(path=path, nodes=name_nodes(nodes)),
         t=first.t or None,
-        remedy=fix.format(path=path, nodes=name_nodes(nodes)),
         where=where,
         evidence=tuple(one_line(f"{f.node}: {f.fact.message}") for f in faults[:3]),
         culprits=incident.ranks_of(nodes),

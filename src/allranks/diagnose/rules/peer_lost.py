@@ -30,7 +30,7 @@ def peer_lost(incident: Incident, failed: Sequence[Failure]) -> Candidate | None
         return None
     first = complaints[0]
     text = _text(first)
-    base = Candidate("peer-lost", "peer-died", Strength.SYMPTOM, "", 0.4, first.t, evidence=(text,))
+    base = Candidate("peer-died", 0.4, "", strength=Strength.SYMPTOM, evidence=(text,), t=first.t)
     # A standstill is noted again before it is twice as long, and sampled: else it did not go on until now.
     noted = incident.noted
     went_on = noted is not None and first.t - noted.t <= noted.fact.quiet + SAMPLING
@@ -162,10 +162,9 @@ def _awaited(incident: Incident, first: Failure, base: Candidate, text: str) -> 
         return replace(base, cause="rendezvous-timeout", confidence=0.6, message=message)
     odd = odd_call(incident.calls)
     if odd is not None:
-        cause = "collective-shape-mismatch" if odd.is_shape else "collective-mismatch"
-        message = f"{who} waited in a collective that ranks called unlike each other: {odd.words}"
-        where = place_of(incident, odd.ranks)
-        return replace(base, cause=cause, confidence=0.8, message=message, culprits=odd.ranks, where=where)
+        message = f"{who} waited in a collective that ranks called unlike each other: {odd.message}"
+        where = place_of(incident, odd.culprits)
+        return replace(odd, strength=base.strength, message=message, evidence=base.evidence, where=where, t=base.t)
     message = f"{who} waited in a collective for a peer that did not come: {text}"
     return replace(base, cause="unknown", message=message, remedy=COLLECT)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from allranks.text import name_with, plural, with_reason
 
-from ..candidate import Candidate, Reading, Strength
+from ..candidate import Candidate, Strength
 from ..exceptions import ExceptionLink, is_of_library
 from ..hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES, odd_call
 from ..hangs.stacks import main_stack
@@ -57,7 +58,7 @@ SHORT = 160  # characters of a text in the sentence; the evidence has more
 
 
 def _rule(
-    kind: str, read: Callable[[Incident, AlikeFailures], Reading]
+    kind: str, read: Callable[[Incident, AlikeFailures], Candidate]
 ) -> Callable[[Incident, Sequence[Failure]], Candidate | None]:
     """Make the rule on one kind of failure."""
 
@@ -71,21 +72,18 @@ def _rule(
         culprits = group.ranks
         if group.is_shared:
             culprits = frozenset()
-        if reading.late:
-            where = place_of(incident, reading.late)
-            culprits = reading.late
+        if reading.culprits:
+            where = place_of(incident, reading.culprits)
+            culprits = reading.culprits
         further = further_words(incident, first.rank)
-        return Candidate(
-            f"rank-{kind}",
-            reading.cause,
-            Strength.ROOT if first.role is FailureRole.ROOT else Strength.WEAK,
-            f"{group.who(incident)} {reading.words}{further}{group.also(incident)}",
-            confidence=reading.confidence,
-            t=first.t,
-            remedy=reading.remedy,
-            where=where,
+        return replace(
+            reading,
+            strength=Strength.ROOT if first.role is FailureRole.ROOT else Strength.WEAK,
+            message=f"{group.who(incident)} {reading.message}{further}{group.also(incident)}",
             evidence=reading.evidence or last_lines(first.exit.tail),
             culprits=culprits,
+            where=where,
+            t=first.t,
         )
 
     return apply
@@ -104,7 +102,7 @@ WITH_PYTHONPATH = (
 )
 
 
-def _raised(incident: Incident, group: AlikeFailures) -> Reading:
+def _raised(incident: Incident, group: AlikeFailures) -> Candidate:
     """Write `raised ValueError: bad batch (train.py:41 in step, pid 77)`, with the cause that the text tells."""
     first = group.first
     raised = first.raised
@@ -153,7 +151,8 @@ def _raised(incident: Incident, group: AlikeFailures) -> Reading:
     if outer is not None:
         predicate += f", which led to {placed(outer, SHORT)}"
         evidence += (f"which led to {placed(outer)}",)
-    return Reading(cause, confidence, predicate + thread_words(first.exit.tail, quoted.text), remedy, evidence=evidence)
+    predicate += thread_words(first.exit.tail, quoted.text)
+    return Candidate(cause, confidence, predicate, remedy, evidence=evidence)
 
 
 def _neighbours(failure: Failure, quoted: ExceptionLink) -> tuple[ExceptionLink | None, ExceptionLink | None]:
@@ -192,13 +191,11 @@ def called_unlike(incident: Incident, failed: Sequence[Failure]) -> Candidate | 
     if t is None or (incident.hang is not None and finding.id == UNLIKE_CALLS):
         return None  # ranks that stand in another operation are the hang itself, and its message says where they stand
     return Candidate(
-        "called-unlike",
         "collective-shape-mismatch" if finding.id == UNLIKE_SHAPES else "collective-mismatch",
-        Strength.ROOT,
+        0.9,
         f"{finding.message}{_then_raised(incident, failed)}",
-        confidence=0.9,
+        finding.remedy,
         t=t - 2 * CLOCK_ERROR,  # it was called before
-        remedy=finding.remedy,
         where=finding.where,
         evidence=tuple(line for f in failed[:1] for line in last_lines(f.exit.tail, 1)),
         culprits=frozenset(() if finding.where.rank is None else (finding.where.rank,)),
@@ -233,7 +230,7 @@ _LAST_WORDS = re.compile(
 )
 
 
-def _crashed(incident: Incident, group: AlikeFailures) -> Reading:
+def _crashed(incident: Incident, group: AlikeFailures) -> Candidate:
     first = group.first
     tail = first.exit.tail
     signal = signal_name(first.signal or 0)
@@ -248,13 +245,13 @@ def _crashed(incident: Incident, group: AlikeFailures) -> Reading:
         what = f"{_got(tail)}: it and the rank that sent them called it with different shapes"
         odd = odd_call(incident.calls, group.ranks, incident.all_ranks)
         if odd is not None:
-            late = odd.ranks
-            cause = cause if odd.is_shape else "collective-mismatch"
+            late = odd.culprits
+            cause = odd.cause
             what = _got(tail)
             if late:
                 confidence = max(confidence, 0.9)
                 what += f", as {name_ranks(incident, late)} called it unlike the others"
-            what += f": {odd.words}"
+            what += f": {odd.message}"
     elif first.role is FailureRole.UNEXPLAINED:
         cause = "rank-exited-early"
         confidence = 0.6
@@ -270,7 +267,7 @@ def _crashed(incident: Incident, group: AlikeFailures) -> Reading:
         what = f"aborted ({signal}) in native code"
     evidence = tuple(line.strip() for line in _LAST_WORDS.findall(tail)[-3:])
     words = name_with(f"{what}{_python_line(tail)}", group.pid)
-    return Reading(cause, confidence, words, evidence=evidence, late=late)
+    return Candidate(cause, confidence, words, evidence=evidence, culprits=late)
 
 
 def _got(tail: str) -> str:
@@ -293,7 +290,7 @@ def _python_line(tail: str) -> str:
 _OF_RAY = re.compile(r"^ray-(?:head|worker): ([a-z_ ]+) \(pid (\d+)\) was killed", re.MULTILINE)
 
 
-def _killed(incident: Incident, group: AlikeFailures) -> Reading:
+def _killed(incident: Incident, group: AlikeFailures) -> Candidate:
     """Read a signal's end; its sender is not named, as the program may have sent it to itself."""
     first = group.first
     end = first.exit
@@ -306,15 +303,15 @@ def _killed(incident: Incident, group: AlikeFailures) -> Reading:
         how = name_with(f"interrupted by {first.raised.type}", within)
     head = f"{was} {how}, and not by allranks"
     if first.signal != KILL:
-        return Reading("rank-killed", 0.7, f"{head}: sender unknown{thread_words(end.tail)}")
+        return Candidate("rank-killed", 0.7, f"{head}: sender unknown{thread_words(end.tail)}")
     kills = incident.oom_kills(end.node)
     counter = f"out-of-memory kills on {end.node} during the attempt: {kills}"
     evidence = (counter, *last_lines(end.tail, 2))
     if not kills:
         why = "sender unknown, and the kernel's out-of-memory counter did not move"
-        return Reading("rank-killed", 0.7, f"{head}: {why}", evidence=evidence)
-    why = f"the kernel ran out of memory on {end.node}, or at the limit of a control group there"
-    return Reading("host-out-of-memory", 0.85, f"{head}: {why}", _out_of_host_memory(incident, end), evidence=evidence)
+        return Candidate("rank-killed", 0.7, f"{head}: {why}", evidence=evidence)
+    message = f"{head}: the kernel ran out of memory on {end.node}, or at the limit of a control group there"
+    return Candidate("host-out-of-memory", 0.85, message, _out_of_host_memory(incident, end), evidence=evidence)
 
 
 # -- exit codes ------------------------------------------------------------------------------------------
@@ -323,7 +320,7 @@ def _killed(incident: Incident, group: AlikeFailures) -> Reading:
 RUNNER = "/runner.py"
 
 
-def _exited(incident: Incident, group: AlikeFailures) -> Reading:
+def _exited(incident: Incident, group: AlikeFailures) -> Candidate:
     """Read a code without an exception: sys.exit, a refused argument, an absent script, a shell's 127."""
     end = group.first.exit
     cause, confidence, what, remedy = _read_code(incident, group, end)
@@ -338,7 +335,7 @@ def _exited(incident: Incident, group: AlikeFailures) -> Reading:
     words = name_with(what, group.pid)
     if last:
         words += f", its last line: {last}"
-    return Reading(cause, confidence, words + thread_words(end.tail), remedy)
+    return Candidate(cause, confidence, words + thread_words(end.tail), remedy)
 
 
 def _read_code(incident: Incident, group: AlikeFailures, end: RankEnd) -> tuple[str, float, str, str | None]:
