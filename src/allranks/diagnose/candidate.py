@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from allranks.findings import Finding, Where
 
-from .causes import CAUSES, FixReader, fields_of, in_place
+from .causes import CAUSES, FixReader, InWorld, in_place
 from .worlds import NOWHERE, Worlds
 
 _NOWHERE = Where()
@@ -33,7 +33,7 @@ class Candidate:
     `remedy` takes the place of the cause's own. `t`: when it happened. `culprits`: ranks that are not victims of it.
     `also`: a second cause that the same text can have. `others`: further findings of the same rule, for the runners-up.
     `line`: the place in the logs that it was read at, by the row or the rule `rule`; None where processes, nodes or
-    checks were observed. `worlds` choose the fix, and `values` of the evidence stand in it.
+    checks were observed. `worlds` and `reader` choose the fix, and `values` of the evidence stand in it.
     """
 
     cause: str
@@ -50,17 +50,24 @@ class Candidate:
     rule: str = ""
     line: int | None = None
     worlds: Worlds = NOWHERE
+    reader: FixReader = FixReader.LOGS
     values: Mapping[str, str] = field(default_factory=dict)
 
-    def fields(self, reader: FixReader) -> frozenset[str]:
-        """List what its remedy would have filled in."""
-        column = CAUSES[self.cause].column(self.worlds)
-        return fields_of(self.remedy or f"{column.next_step} {column.fix}", reader, self.worlds)
+    @property
+    def column(self) -> InWorld:
+        """Its cause's next step and fix in its world."""
+        return CAUSES[self.cause].column(self.worlds)
 
-    def finding(self, reader: FixReader = FixReader.LOGS) -> Finding:
+    @property
+    def advice(self) -> str:
+        """What is to do, with the names of what is filled in."""
+        return self.remedy or f"{self.column.next_step}. {self.column.fix}"
+
+    def filled(self, text: str) -> str:
+        """Fill its place and its values into a text."""
+        return in_place(text, self.where, self.reader, self.worlds, self.values)
+
+    def finding(self) -> Finding:
         """Give the candidate as a finding whose id is the cause; the message is one line."""
         message = " ".join(self.message.splitlines())
-        remedy = CAUSES[self.cause].remedy(self.where, reader, self.worlds, self.values)
-        if self.remedy:
-            remedy = in_place(self.remedy, self.where, reader, self.worlds, self.values)
-        return Finding(self.cause, "fail", message, remedy, self.where, self.evidence[:EVIDENCE])
+        return Finding(self.cause, "fail", message, self.filled(self.advice), self.where, self.evidence[:EVIDENCE])

@@ -22,7 +22,7 @@ from allranks.findings import SURE, EvidenceName, Finding, Verdict, Where, typed
 from allranks.text import group
 
 from .candidate import EVIDENCE, Candidate, Strength
-from .causes import CAUSES, UNKNOWN, UNSURE, FixReader, in_place
+from .causes import CAUSES, UNKNOWN, UNSURE, FixReader, fields_of
 from .incident import Incident
 from .logs.ends import ends
 from .logs.sightings import Evidence, quoted
@@ -91,15 +91,15 @@ def judge_logs(logs: Evidence) -> Verdict:
     if not candidates:
         return _nothing(logs)
     candidates = [replace(c, worlds=logs.worlds) for c in candidates]
-    chosen = _valued(locate(logs, choose(candidates)), FixReader.LOGS, logs.value_of)
-    candidates = [_valued(c, FixReader.LOGS, logs.value_of) for c in candidates]
+    chosen = _valued(locate(logs, choose(candidates)), logs.value_of)
+    candidates = [_valued(c, logs.value_of) for c in candidates]
     evidence_kind = evidence_name(chosen.strength, chosen.confidence)
     sureness = FIGURES[evidence_kind]
-    chosen, runners_up = _answer(candidates, chosen, FixReader.LOGS, sureness)
+    chosen, runners_up = _answer(candidates, chosen, sureness)
     if chosen.cause == UNKNOWN.id:
         sureness = min(sureness, chosen.confidence, UNDECIDED)
     return Verdict(
-        chosen.finding(FixReader.LOGS),
+        chosen.finding(),
         chosen.cause,
         round(sureness, 2),
         _victims_in_logs(logs, chosen),
@@ -126,11 +126,12 @@ def _on_run(incident: Incident) -> Verdict | None:
     if incident.is_joined:
         worlds |= worlds_of_schedulers(incident.schedulers.values())
     reader = _reader(incident)
-    candidates = [_valued(replace(c, worlds=worlds), reader, partial(_value, incident, c, texts)) for c in candidates]
+    candidates = [replace(c, worlds=worlds, reader=reader) for c in candidates]
+    candidates = [_valued(c, partial(_value, incident, c, texts)) for c in candidates]
     chosen = choose(candidates)
     victims = _victims(incident, chosen)
-    chosen, runners_up = _answer(candidates, chosen, reader, chosen.confidence)
-    finding = chosen.finding(reader)
+    chosen, runners_up = _answer(candidates, chosen, chosen.confidence)
+    finding = chosen.finding()
     delay = None
     if incident.detected_t is not None and chosen.t is not None:
         delay = round(max(0.0, incident.detected_t - chosen.t), 3)
@@ -148,36 +149,37 @@ def _on_run(incident: Incident) -> Verdict | None:
 
 
 def _answer(
-    candidates: Sequence[Candidate], chosen: Candidate, reader: FixReader, sureness: float
+    candidates: Sequence[Candidate], chosen: Candidate, sureness: float
 ) -> tuple[Candidate, tuple[Finding, ...]]:
     """Give the answer with its runners-up: what is not sure is the first of them."""
-    runners_up = _runners_up(candidates, chosen, reader)
+    runners_up = _runners_up(candidates, chosen)
     if sureness >= SURE or chosen.cause == UNKNOWN.id:
         return chosen, runners_up
-    return _not_sure(chosen, reader), (chosen.finding(reader), *runners_up)[:RUNNERS_UP]
+    return _not_sure(chosen), (chosen.finding(), *runners_up)[:RUNNERS_UP]
 
 
-def _not_sure(chosen: Candidate, reader: FixReader) -> Candidate:
+def _not_sure(chosen: Candidate) -> Candidate:
     """Make an answer of less than 50 % `unknown`, of a run as of logs: what is most likely, and what decides it."""
     message = f"{UNSURE}{chosen.cause}: {chosen.message}"
-    column = CAUSES[chosen.cause].column(chosen.worlds)
-    step = in_place(column.next_step, chosen.where, reader, chosen.worlds, chosen.values)
-    fix = in_place(chosen.remedy or column.fix, chosen.where, reader, chosen.worlds, chosen.values)
     if chosen.remedy == DECIDE_AT_START:
-        step = chosen.remedy.rstrip(".")
-    decides = f"{step}. This decides whether it is {chosen.cause}"
-    if chosen.remedy != DECIDE_AT_START:
-        decides += f". If it is: {fix[0].lower()}{fix[1:]}" if fix[1:2].islower() else f". If it is: {fix}"
+        decides = f"{DECIDE_AT_START}. This decides whether it is {chosen.cause}"
+    else:
+        fix = chosen.filled(chosen.remedy or chosen.column.fix)
+        if fix[1:2].islower():
+            fix = fix[0].lower() + fix[1:]
+        step = chosen.filled(chosen.column.next_step)
+        decides = f"{step}. This decides whether it is {chosen.cause}. If it is: {fix}"
     doubted = replace(chosen, cause=UNKNOWN.id, remedy=decides, message=message)
     if chosen.rule == ENDED:
         return doubted
     return replace(doubted, where=Where(), culprits=frozenset())
 
 
-def _valued(candidate: Candidate, reader: FixReader, value_of: Callable[[str], str | None]) -> Candidate:
+def _valued(candidate: Candidate, value_of: Callable[[str], str | None]) -> Candidate:
     """Give a candidate the values that its fix needs: from its own words, else from anywhere in the evidence."""
+    names = fields_of(candidate.advice, candidate.reader, candidate.worlds)
     near = (*candidate.evidence, candidate.message)
-    found = ((name, find_value(name, near) or value_of(name)) for name in candidate.fields(reader))
+    found = ((name, find_value(name, near) or value_of(name)) for name in names)
     values = {name: value for name, value in found if value is not None}
     return replace(candidate, values={**values, **candidate.values})
 
@@ -263,13 +265,13 @@ def _counts(incident: Incident, candidate: Candidate) -> bool:
 # -- what goes with it -----------------------------------------------------------------------------------
 
 
-def _runners_up(candidates: Sequence[Candidate], chosen: Candidate, reader: FixReader) -> tuple[Finding, ...]:
+def _runners_up(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Finding, ...]:
     """List what else failed, one a cause; complaints about a peer only where logs are all there is."""
     read = [c for c in candidates if c.line is not None and c.cause != UNKNOWN.id]
     rest = [*read, *(c for c in candidates if c.line is None and c.strength is not Strength.SYMPTOM)]
     rest = [c for c in rest if c.rule != ENDED or not _explains(chosen, c)]
     rest.sort(key=lambda c: (-c.strength, _time(c), -c.confidence, c.line or 0))
-    return _one_each((*chosen.others, *(c.finding(reader) for c in rest)), {chosen.cause})
+    return _one_each((*chosen.others, *(c.finding() for c in rest)), {chosen.cause})
 
 
 def _victims(incident: Incident, chosen: Candidate) -> tuple[int, ...]:
