@@ -132,11 +132,10 @@ class Cause:
         where: Where = _NOWHERE,
         reader: FixReader = FixReader.ANYWHERE,
         worlds: Worlds = NOWHERE,
-        values: Mapping[str, str] = _NO_VALUES,
     ) -> str:
         """Give the next step and the fix for a place; names that are not established stay in capitals."""
         column = self.column(worlds)
-        return in_place(f"{column.next_step}. {column.fix}", where, reader, worlds, values)
+        return in_place(f"{column.next_step}. {column.fix}", where, reader, worlds)
 
 
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -160,9 +159,7 @@ def in_place(
     names = dict(_PLACEHOLDERS)
     names |= values
     names["at_peer"] = "" if where.peer is None and where.node is None else f" ({where.node or where.peer})"
-    known = {"node": where.node, "peer": where.peer, "rank": where.rank, "port": where.port,
-             "interface": where.interface, "gpu": where.gpu}  # fmt: skip
-    names |= {name: str(value) for name, value in known.items() if value is not None}
+    names |= {name: str(value) for name, value in where._asdict().items() if value is not None}
     if where.nodes and where.node is None:
         names["node"] = where.nodes[0]
     text = _with_words(text, reader, worlds)

@@ -18,32 +18,11 @@ MOVES = 1 << 20  # bytes between two samples: it saves or loads; the stacks that
 # Calls of torch.distributed that wait for other ranks (distributed_c10d.py, torch 2.1 to 2.13).
 COLLECTIVES = frozenset(
     {
-        "all_reduce",
-        "all_reduce_coalesced",
-        "all_gather",
-        "all_gather_into_tensor",
-        "all_gather_single",
-        "all_gather_object",
-        "all_gather_coalesced",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "reduce_scatter_single",
-        "reduce",
-        "broadcast",
-        "broadcast_object_list",
-        "gather",
-        "gather_object",
-        "scatter",
-        "scatter_object_list",
-        "all_to_all",
-        "all_to_all_single",
-        "barrier",
-        "monitored_barrier",
-        "send",
-        "recv",
-        "batch_isend_irecv",
-        "send_object_list",
-        "recv_object_list",
+        *("all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor", "all_gather_single"),
+        *("all_gather_object", "all_gather_coalesced", "reduce_scatter", "reduce_scatter_tensor"),
+        *("reduce_scatter_single", "reduce", "broadcast", "broadcast_object_list", "gather", "gather_object"),
+        *("scatter", "scatter_object_list", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier"),
+        *("send", "recv", "batch_isend_irecv", "send_object_list", "recv_object_list"),
     }
 )
 STARTING = frozenset({"init_process_group", "new_group", "rendezvous", "_store_based_barrier", "init_device_mesh"})

@@ -26,14 +26,8 @@ Recorded = Mapping[int, RankRecording]
 # Operations that no member comes through before all have called them; a root of the others may be through first.
 SYNCHRONISING = frozenset(
     {
-        "all_reduce",
-        "allreduce_coalesced",
-        "all_gather",
-        "_all_gather_base",
-        "reduce_scatter",
-        "_reduce_scatter_base",
-        "all_to_all",
-        "barrier",
+        *("all_reduce", "allreduce_coalesced", "all_gather", "_all_gather_base", "reduce_scatter"),
+        *("_reduce_scatter_base", "all_to_all", "barrier"),
     }
 )
 

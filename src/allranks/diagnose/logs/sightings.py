@@ -22,14 +22,14 @@ UNNAMED = Row(
     "program-exception",
     role=Sign.WEAK,
     source="CPython: an uncaught exception",
-    needs=("",),
+    literals="",
     pattern=r"(?!)",
     confidence=0.6,
     rule="exception",
 )
 LOGGED = Row(
     "exception-logged", "program-exception", role=Sign.SYMPTOM, source="CPython: an exception in a message",
-    needs=("",), pattern=r"(?!)", confidence=0.4,
+    literals="", pattern=r"(?!)", confidence=0.4,
     means="nothing here shows that it ended the program", rule="exception-logged",
 )  # fmt: skip
 ALARM = BY_ID["alarm"]

@@ -165,29 +165,11 @@ def hub(evidence: Evidence) -> list[Candidate]:
 
 NOT_OWN = frozenset(
     {
-        "DistBackendError",
-        "DistStoreError",
-        "DistNetworkError",
-        "DistError",
-        "SignalException",
-        "SystemExit",
-        "KeyboardInterrupt",
-        "ChildFailedError",
-        "CalledProcessError",
-        "BrokenPipeError",
-        "ConnectionResetError",
-        "ConnectionAbortedError",
-        "EOFError",
-        "StopIteration",
-        "Empty",
-        "RemoteTraceback",
-        "ConnectionError",
-        "NCCLError",
-        "ProcessRaisedException",
-        "RayActorError",
-        "ActorDiedError",
-        "NodeDiedError",
-        "WorkerCrashedError",
+        *("DistBackendError", "DistStoreError", "DistNetworkError", "DistError", "SignalException"),
+        *("SystemExit", "KeyboardInterrupt", "ChildFailedError", "CalledProcessError", "BrokenPipeError"),
+        *("ConnectionResetError", "ConnectionAbortedError", "EOFError", "StopIteration", "Empty"),
+        *("RemoteTraceback", "ConnectionError", "NCCLError", "ProcessRaisedException", "RayActorError"),
+        *("ActorDiedError", "NodeDiedError", "WorkerCrashedError"),
     }
 )
 _TRANSPORT = re.compile(

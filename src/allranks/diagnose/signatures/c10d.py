@@ -5,12 +5,8 @@ from __future__ import annotations
 import re
 from math import prod
 
-from .row import RAISED, Sign, signature, table
+from .row import CASCADE, RAISED, ROOT, SYMPTOM, WEAK, Row, table
 
-ROOT = Sign.ROOT
-WEAK = Sign.WEAK
-SYMPTOM = Sign.SYMPTOM
-CASCADE = Sign.CASCADE
 LAUNCHER = (
     "Start the program with a launcher, which sets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: "
     "`allranks run`, `torchrun` or `accelerate launch`, under Slurm with srun"
@@ -42,7 +38,7 @@ ROWS = (
          "a peer announced its loopback address: its own name resolves to 127.x in /etc/hosts"),
         ("resolves-to-loopback", "oopback", r"(?i)resolv\w* to (?:a |the )?loopback", 0.75),
     ]),
-    signature("mpi-tcp", "wrong-interface", ROOT, "Open MPI opal/mca/btl/tcp/btl_tcp_endpoint.c",
+    Row("mpi-tcp", "wrong-interface", ROOT, "Open MPI opal/mca/btl/tcp/btl_tcp_endpoint.c",
         "btl_tcp_endpoint|btl: tcp:|Message: connect|failed to TCP connect",
         r"btl_tcp_endpoint.*connect\(\) to (?P<peer>[\w.:]{2,60}) failed|"
         r"^ *Message: connect\(\) to (?P<peer2>[\w.:]{2,60}) failed|failed to TCP connect to a peer MPI process|"
@@ -52,7 +48,7 @@ ROWS = (
         also="port-blocked",
         fix="Name the network that links the nodes: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 --mca "
             "oob_tcp_if_include 10.0.0.0/24 …`, or leave bridges out with btl_tcp_if_exclude lo,docker0,virbr0"),
-    signature("bridge-address", "wrong-interface", ROOT,
+    Row("bridge-address", "wrong-interface", ROOT,
         "docker0, virbr0 and link-local (RFC 3927): each node has these addresses for itself",
         "172.17.|169.254.|192.168.122.",
         r"\b(?P<peer>(?:172\.17|169\.254|192\.168\.122)(?:\.\d{1,3}){1,2})\b(?=.{0,60}(?:refused|timed out|"
@@ -60,7 +56,7 @@ ROWS = (
         r"192\.168\.122)(?:\.\d{1,3}){1,2})\b", confidence=0.75,
         means="that is an address of a bridge or of one link only: other nodes cannot reach it", scope=RAISED,
         fix=HOST_NETWORK),
-    signature("gloo-loopback", "hostname-resolves-to-loopback", SYMPTOM, "torch ProcessGroupGloo.cpp",
+    Row("gloo-loopback", "hostname-resolves-to-loopback", SYMPTOM, "torch ProcessGroupGloo.cpp",
         "Unable to resolve hostname to a", r"Unable to resolve hostname to a \(local\) address", confidence=0.6),
     *table("torch TCPStoreLibUvBackend.cpp, socket.cpp, errno 98, accelerate commands/launch.py", ROOT,
            "port-in-use", [
@@ -74,16 +70,16 @@ ROWS = (
          r"Ray component .{0,60} port number (?P<port2>\d+)|port \d+ .*(?:another process|already being used)",
          0.92),
     ], scope=RAISED),
-    signature("foreign-client", "port-in-use", WEAK, "torch TCPStoreBackend.cpp the handshake's magic number",
+    Row("foreign-client", "port-in-use", WEAK, "torch TCPStoreBackend.cpp the handshake's magic number",
         "VALIDATE query|magic number", "(?:incorrect|expected) VALIDATE query|[Vv]alidation of .*magic number",
         confidence=0.5, means="something else than a rank of this job speaks to the store's port",
         also="orphan-process"),
-    signature("any-address", "master-unreachable", ROOT, "RFC 1122: 0.0.0.0 is what a server listens on",
+    Row("any-address", "master-unreachable", ROOT, "RFC 1122: 0.0.0.0 is what a server listens on",
         "0.0.0.0", r"(?:connect(?:/validate)? to (?:host )?\(?\[?)0\.0\.0\.0\b", confidence=0.92,
         means="0.0.0.0 is an address to listen on and no host's: a client cannot reach a server by it",
         fix="Name the server's own address in the client's settings instead of 0.0.0.0. `hostname -I` on its "
             "host prints it. For trl it is vllm_server_host"),
-    signature("client-connect", "master-unreachable", SYMPTOM, "torch socket.cpp",
+    Row("client-connect", "master-unreachable", SYMPTOM, "torch socket.cpp",
         "client socket has failed to connect",
         r"client socket has failed to connect to \[?(?P<peer>[^\]\s]+?)\]?:(?P<port>\d+) \((?:errno|"
         r"system error): (?P<errno>\d+) - (?P<error>[^)]*)", rule="connect-refused"),
@@ -129,13 +125,13 @@ ROWS = (
          "ipv6-problem"),
         ("all-lost", "100% packet loss", "100% packet loss", 0.6, "", "node-network-down"),
     ]),
-    signature("connect-aborted", "port-blocked", ROOT, "connect(2): ECONNABORTED comes from the own host's filter",
+    Row("connect-aborted", "port-blocked", ROOT, "connect(2): ECONNABORTED comes from the own host's filter",
         "irewall|caused connection abort|filtered|administratively",
         r"[Ss]oftware caused connection abort|administratively prohibited|\b\d{1,5}/tcp +filtered|"
         r"(?i:firewall).*(?:block|drop|reject|den)", confidence=0.65),
-    signature("clients-joined", "rendezvous-timeout", SYMPTOM, "torch TCPStore.cpp",
+    Row("clients-joined", "rendezvous-timeout", SYMPTOM, "torch TCPStore.cpp",
         "clients joined", r"(?<!\d)(?P<joined>\d+)/(?P<world>\d+) clients joined", rule="clients-joined"),
-    signature("nccl-id-awaited", "straggler", SYMPTOM,
+    Row("nccl-id-awaited", "straggler", SYMPTOM,
         "torch ProcessGroupNCCL.cpp broadcastUniqueNCCLID: the store has no answer of rank 0",
         "ncclUniqueId", r"retrieving ncclUniqueId from \[\d+\] via .*got error(?!.*(?:reset|closed|[Bb]roken))",
         confidence=0.45, means="rank 0 has not come to this first collective: late, elsewhere, or ended",
@@ -161,7 +157,7 @@ ROWS = (
          "the rendezvous of this id is over: another node had already left it, or the id is an old run's",
          "orphan-process"),
     ]),
-    signature("store-barrier", "rendezvous-timeout", SYMPTOM, "torch distributed_c10d.py _store_based_barrier",
+    Row("store-barrier", "rendezvous-timeout", SYMPTOM, "torch distributed_c10d.py _store_based_barrier",
         "store based barrier|store_based_barrier",
         r"store(?: based |_based_)barrier.*world_size=(?P<world>\d+), (?:worker_count|"
         r"num_workers_joined)=(?P<joined>\d+)", rule="clients-joined"),
@@ -181,7 +177,7 @@ ROWS = (
         ("ranks-expected", "xpected",
          r"[Ee]xpected \d+ (?:ranks|processes|workers|nodes),? (?:but )?(?:got|found|only)", 0.75),
     ]),
-    signature("world-indivisible", "world-size-mismatch", ROOT,
+    Row("world-indivisible", "world-size-mismatch", ROOT,
         "Megatron core/parallel_state.py, NeMo, DeepSpeed: sizes of the groups of ranks",
         "divisible", "(?i)world[_ ]size .{0,60}(?:not|must be) divisible", confidence=0.75,
         means="the number of ranks does not fit the sizes of tensor, pipeline and other groups",
@@ -206,7 +202,7 @@ ROWS = (
          "two nodes start with the same data-parallel rank"),
     ]),
     # The rank is what env:// asks for first: a process that no launcher has started has none.
-    signature("rank-unset", "rank-missing-or-duplicate", ROOT,
+    Row("rank-unset", "rank-missing-or-duplicate", ROOT,
         "torch distributed/rendezvous.py (env://), os.environ",
         "environment variable|KeyError",
         r"environment variable (?:LOCAL_|NODE_)?RANK\b.*(?:expected|not set)|"
@@ -214,19 +210,19 @@ ROWS = (
         r"SLURM_(?:PROC|LOCAL|NODE)ID)'", confidence=0.88,
         means="no launcher that gives each process its rank has started the program",
         fix=LAUNCHER),
-    signature("env-missing", "bad-launch-arguments", ROOT,
+    Row("env-missing", "bad-launch-arguments", ROOT,
         "torch distributed/rendezvous.py (env://), os.environ of the program",
         "environment variable|KeyError|env was not set",
         r"environment variable (?:WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b.*(?:expected|not set)|"
         r"`MASTER_ADDR` env was not set|KeyError: '(?:WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_WORLD_SIZE|"
         r"SLURM_\w+)'", confidence=0.88,
         means="the program was not started by a launcher that sets the ranks' environment"),
-    signature("group-absent", "bad-launch-arguments", ROOT, "torch distributed_c10d.py _get_default_group",
+    Row("group-absent", "bad-launch-arguments", ROOT, "torch distributed_c10d.py _get_default_group",
         "Default process group has not", "Default process group has not been initialized", confidence=0.6,
         means="a process calls a collective before it has joined the group, or without a launcher",
         also="program-exception",
         fix=LAUNCHER),
-    signature("mismatch", "collective-mismatch", ROOT, "torch ProcessGroupWrapper.cpp",
+    Row("mismatch", "collective-mismatch", ROOT, "torch ProcessGroupWrapper.cpp",
         "Detected mismatch between collectives|Collectives differ",
         "Detected mismatch between collectives|Collectives differ in the following", rule="collective-mismatch",
         scope=RAISED),
@@ -239,47 +235,47 @@ ROWS = (
         ("unused-parameters-static", "graph has changed in this", "training graph has changed in this iteration",
          0.75, "a parameter is unused in some steps only, which static_graph does not allow"),
     ], scope=RAISED),
-    signature("inputs-exhausted", "uneven-data", ROOT, "torch distributed/algorithms/join.py",
+    Row("inputs-exhausted", "uneven-data", ROOT, "torch distributed/algorithms/join.py",
         "rank that exhausted inputs", "at least one rank that exhausted inputs", confidence=0.95, scope=RAISED),
-    signature("ddp-model", "collective-shape-mismatch", WEAK, "torch reducer.cpp verify_params_across_processes",
+    Row("ddp-model", "collective-shape-mismatch", WEAK, "torch reducer.cpp verify_params_across_processes",
         "DDP expects same model|appears not to match s",
         "DDP expects same model across all ranks|appears not to match (?:sizes|strides) of the same param",
         confidence=0.72, rule="accused"),
-    signature("monitored-barrier", "straggler", SYMPTOM, "torch ProcessGroupGloo.cpp monitoredBarrier",
+    Row("monitored-barrier", "straggler", SYMPTOM, "torch ProcessGroupGloo.cpp monitoredBarrier",
         "monitoredBarrier", r"[Rr]anks? [\d, ]+ failed to pass monitoredBarrier|failed to pass monitoredBarrier",
         confidence=0.72, rule="accused"),
-    signature("barrier-reached", "", CASCADE, "torch ProcessGroupGloo.cpp monitoredBarrier (every rank but 0)",
+    Row("barrier-reached", "", CASCADE, "torch ProcessGroupGloo.cpp monitoredBarrier (every rank but 0)",
         "monitoredBarrier", "successfully reached monitoredBarrier, but received errors"),
-    signature("watchdog", "unknown", SYMPTOM, "torch ProcessGroupNCCL.cpp checkTimeout",
+    Row("watchdog", "unknown", SYMPTOM, "torch ProcessGroupNCCL.cpp checkTimeout",
         "Watchdog caught collective operation timeout",
         r"(?:Rank (?P<rank>\d+)\] )?Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+"
         r"), )?(?:OpType=(?P<op>\w+))(?:.*?NumelIn=(?P<numel>\d+))?(?:.*?NumelOut=(?P<out>\d+))?",
         rule="collective-timeout"),
-    signature("work-counts", "unknown", SYMPTOM, "torch ProcessGroupNCCL.cpp (pg_status)",
+    Row("work-counts", "unknown", SYMPTOM, "torch ProcessGroupNCCL.cpp (pg_status)",
         "last enqueued|Last enqueued",
         r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d"
         r"+)", rule="collective-timeout"),
-    signature("dump-signal", "unknown", CASCADE, "torch ProcessGroupNCCL.cpp heartbeatMonitor",
+    Row("dump-signal", "unknown", CASCADE, "torch ProcessGroupNCCL.cpp heartbeatMonitor",
         "dump signal",
         r"(?:Received a|"
         r"Observed flight recorder) dump signal(?: due to a collective timeout from (?:this local rank|"
         r" rank (?P<from>\d+)))?", rule="collective-timeout"),
-    signature("dump-written", "unknown", CASCADE, "torch FlightRecorder.cpp DebugInfoWriter::write",
+    Row("dump-written", "unknown", CASCADE, "torch FlightRecorder.cpp DebugInfoWriter::write",
         "Flight Recorder debug info", r"Finished writing Flight Recorder debug info to (?P<path>\S+)",
         rule="collective-timeout"),
-    signature("watchdog-stuck", "unknown", SYMPTOM, "torch ProcessGroupNCCL.cpp heartbeatMonitor",
+    Row("watchdog-stuck", "unknown", SYMPTOM, "torch ProcessGroupNCCL.cpp heartbeatMonitor",
         "eartbeatMonitor|eartbeat monitor|eartbeat Monitor|eartbeatmonitor|watchdog got stuck|HeartbeatMonitor|"
         "acquire GIL", "watchdog got stuck for|Could not acquire GIL|[Hh]eartbeat ?[Mm]onitor timed out",
         confidence=0.35, means="a CUDA call or Python's lock does not return on this rank"),
-    signature("nccl-virtual", "wrong-interface", CASCADE, "NCCL socket.cc ncclFindInterfaces",
+    Row("nccl-virtual", "wrong-interface", CASCADE, "NCCL socket.cc ncclFindInterfaces",
         "]veth|]docker|]br-|]virbr|]lxc|]cni|]cali|]flannel|Using interface",
         r"NCCL INFO (?:Bootstrap|NET/Socket) ?: Using .*\[\d+\](?P<interface>(?:veth|docker|br-|virbr|lxc|cni|"
         r"cali|flannel)[\w.-]*):|NET : Using interface (?P<local>(?:lo|veth|docker|br-|virbr|lxc|cni|cali|"
         r"flannel)[\w.-]*):", rule="virtual-interface"),
-    signature("rank-announced", "rank-missing-or-duplicate", CASCADE, "Lightning fabric/utilities/distributed.py",
+    Row("rank-announced", "rank-missing-or-duplicate", CASCADE, "Lightning fabric/utilities/distributed.py",
         "GLOBAL_RANK: ", r"GLOBAL_RANK: (?P<announced>\d{1,6}), MEMBER: \d{1,6}/(?P<world>\d{1,6})",
         rule="ranks-announced"),
-    signature("preparing", "straggler", CASCADE, "datasets arrow_dataset.py: its progress, while other ranks wait",
+    Row("preparing", "straggler", CASCADE, "datasets arrow_dataset.py: its progress, while other ranks wait",
         "Running tokenizer|Tokenizing|Map|Filter|Grouping texts|Generating ",
         r"^(?:Running tokenizer|Tokenizing|Map|Filter|Grouping texts|"
         r"Generating \w+ split)\b[^:]{0,60}:? +\d{1,3}%", rule="preparing"),
@@ -293,7 +289,7 @@ ROWS = (
         ("gloo-waited", "Timed out waiting", r"Timed out waiting \d+ms for (?:recv|send)", 0.4,
          "a peer did not come in time, and this side can't name it"),
     ]),
-    signature("gloo-mesh", "wrong-interface", SYMPTOM, "torch ProcessGroupGloo.cpp, gloo transport/tcp/pair.cc",
+    Row("gloo-mesh", "wrong-interface", SYMPTOM, "torch ProcessGroupGloo.cpp, gloo transport/tcp/pair.cc",
         "connectFullMesh failed|gloo/transport/tcp/",
         r"gloo/transport/tcp/\S{1,40} rv != -1\. -1 vs -1\. connect: (?P<error2>.*)|"
         r"connectFullMesh failed(?:.*?remote=\[?(?P<peer>[\w.:]+?)\]?:(?P<port>\d+))?|"
@@ -306,14 +302,14 @@ ROWS = (
          "[Mm]essage too long|[Ff]rag(?:mentation)? needed|(?i:mtu (?:mismatch|differs|too))|bad MTU", 0.85),
         ("loss", "packet loss", r"(?<![\d.])(?:[1-9]|[1-9]\d)(?:\.\d+)?% packet loss", 0.8),
     ]),
-    signature("ipv6", "ipv6-problem", ROOT,
+    Row("ipv6", "ipv6-problem", ROOT,
         "errno 97 EAFNOSUPPORT, getaddrinfo EAI_ADDRFAMILY, IPv6 only on one side",
         "IPv6|ipv6|Address family for hostname|AF_INET6",
         "(?i)Address family for hostname not supported|ipv6.{0,40}(?:unreachable|disabled|not supported|"
         "not available|no route)|(?:no|without) (?:global )?ipv6|AF_INET6.{0,40}(?:not|fail)", confidence=0.7),
-    signature("ipv6-bind", "ipv6-problem", SYMPTOM, "torch socket.cpp no IPv6 on this host, and no second attempt",
+    Row("ipv6-bind", "ipv6-problem", SYMPTOM, "torch socket.cpp no IPv6 on this host, and no second attempt",
         "errno: 97", "failed to (?:bind|listen).{0,60}errno: 97", confidence=0.45),
-    signature("proxy", "proxy-env", ROOT, "tcp and http proxies RFC 9110 407, urllib3 ProxyError, curl",
+    Row("proxy", "proxy-env", ROOT, "tcp and http proxies RFC 9110 407, urllib3 ProxyError, curl",
         "X-Squid|ERR_TUNNEL|Tunnel connection|roxy|HTTP code|via proxy",
         r"ProxyError|Tunnel connection failed|Proxy Authentication Required|Received HTTP code \d+ from proxy|"
         r"Cannot connect to proxy|proxy: .*(?:refused|failed|denied)|\b407 Proxy|(?i:https?_proxy).*(?:unset|"

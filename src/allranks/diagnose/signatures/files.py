@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .row import RAISED, Row, Sign, signature, table
+from .row import RAISED, ROOT, Row, Sign, table
 
-ROOT = Sign.ROOT
 H = Sign.HARMLESS
 TRITON = (
     "Give each node its own cache on a local disk: `export TRITON_CACHE_DIR=/tmp/$USER/triton "
@@ -39,7 +38,7 @@ GATE = (
     "load it once with that account (`hf download`), and run with HF_HUB_OFFLINE=1"
 )
 ROWS = (
-    signature("cache-race", "shared-file-race", ROOT,
+    Row("cache-race", "shared-file-race", ROOT,
         "Triton runtime/cache.py (tmp.pid_ and os.replace), torch inductor codecache.py",
         "tmp.pid_|tale |No such file|busy|too short|cannot stat shared",
         r"\btmp\.pid_\d+|No such file or directory: '[^']*(?:triton|inductor|cache)[^']*\.(?:cubin|hsaco|ptx|"
@@ -50,20 +49,20 @@ ROWS = (
         means="nodes share one cache of compiled kernels, and another one replaced or removed that file",
         scope=RAISED,
         fix=TRITON),
-    signature("streaming-stale", "orphan-process", ROOT,
+    Row("streaming-stale", "orphan-process", ROOT,
         "MosaicML streaming/base/shared/prefix.py: shared memory whose owner has ended",
         "Reused local dir|File exists: '/0", r"Reused local director|File exists: '/0\d{5}_\w+'", confidence=0.92,
         means="an earlier run, or another user's, has left its shared memory on this node", scope=RAISED,
         fix="End the processes of earlier runs, and remove what they left: `rm /dev/shm/0*`, or call "
             "streaming.base.util.clean_stale_shared_memory() once before the datasets are made. Give each "
             "dataset a `local` directory of its own"),
-    signature("extension-race", "shared-file-race", ROOT, "torch utils/cpp_extension.py, utils/file_baton.py",
+    Row("extension-race", "shared-file-race", ROOT, "torch utils/cpp_extension.py, utils/file_baton.py",
         "torch_extensions",
         "torch_extensions.{0,200}(?:file too short|[Ss]tale (?:NFS )?file handle|Text file busy|"
         "invalid ELF header)", confidence=0.85, means="two nodes build one extension in one directory",
         scope=RAISED,
         fix=EXTENSION),
-    signature("index-race", "shared-file-race", ROOT,
+    Row("index-race", "shared-file-race", ROOT,
         "Megatron core/datasets, datasets arrow_dataset.py: what one rank builds for all",
         "No such file or directory: '",
         r"No such file or directory: '[^']*(?:[_-](?:doc|sample|shuffle)_?(?:idx|index)\w*\.npy|"
@@ -73,7 +72,7 @@ ROWS = (
         fix="Run `ls -ld {path}` on every node. Build it once on one rank, before the run, with a barrier "
             "behind it. Let all nodes share the directory (--data-cache-path of Megatron), or build it on each "
             "node's own disk"),
-    signature("checkpoint-race", "shared-file-race", ROOT,
+    Row("checkpoint-race", "shared-file-race", ROOT,
         "transformers trainer.py: tmp-checkpoint and rotation, safetensors, torch distributed/checkpoint",
         "checkpoint|global_step|rng_state_",
         r"No such file or directory: '[^']*\btmp-checkpoint-\d+|"
@@ -84,13 +83,13 @@ ROWS = (
         means="several ranks or nodes rename or remove one checkpoint directory", also="missing-file",
         scope=RAISED,
         fix=CHECKPOINT),
-    signature("rename-race", "shared-file-race", ROOT,
+    Row("rename-race", "shared-file-race", ROOT,
         "rename(2), unlink(2) and NFS's silly rename: another process had moved, made or removed the file",
         "No such file or directory: |Directory not empty|File exists|.nfs0|Text file busy",
         r"No such file or directory: '[^']+' -> '|\[Errno 39\] Directory not empty|\[Errno 17\] File exists|"
         r"\.nfs0[0-9a-f]{8,}|\[Errno 26\] Text file busy", confidence=0.72,
         means="several ranks or nodes make, move or remove one file", also="missing-file", scope=RAISED),
-    signature("lock-unavailable", "shared-file-race", ROOT,
+    Row("lock-unavailable", "shared-file-race", ROOT,
         "flock(2), fcntl(2) on NFS and Lustre, HDF5, SQLite, filelock",
         "No locks available|rrno 37]|unable to lock file|database is locked",
         r"No locks available|\[Errno 37\]|unable to lock file|database is locked", confidence=0.85,
@@ -98,7 +97,7 @@ ROWS = (
         fix="Put what is locked on a local disk of each node (HF_DATASETS_CACHE, HF_HOME, XDG_CACHE_HOME). HDF5 "
             "reads without locks with HDF5_USE_FILE_LOCKING=FALSE, and datasets with "
             "HF_DATASETS_USE_SOFT_FILELOCK=1"),
-    signature("stale-handle", "storage-error", ROOT,
+    Row("stale-handle", "storage-error", ROOT,
         "errno 116 ESTALE, 107 ENOTCONN, 5 EIO, 121 EREMOTEIO of a mounted file system",
         "tale NFS file handle|tale file handle|rrno 116|rrno 5]|Input/output error|ransport endpoint|rrno 107]|"
         "Remote I/O error|rrno 121]",
@@ -106,20 +105,20 @@ ROWS = (
         r"^(?:cp|ls|cat|mv|tar|stat|rsync|du|find|bash)\b.*: Input/output error|Remote I/O error", confidence=0.75,
         means="the file system below that path does not answer any more: its server, its mount or its disk failed",
         also="missing-file", scope=RAISED),
-    signature("hub-gated", "hub-unreachable", ROOT, "huggingface_hub utils/_http.py, errors.py: a gate or a token",
+    Row("hub-gated", "hub-unreachable", ROOT, "huggingface_hub utils/_http.py, errors.py: a gate or a token",
         "gated repo|GatedRepoError|restricted and you are not|Access to model",
         r"GatedRepoError|gated repo|Access to model \S+ is restricted|"
         r"restricted and you are not in the authorized", confidence=0.85,
         means="the hub gives that model only to accounts that have accepted its terms", scope=RAISED,
         fix=GATE),
-    signature("wandb-service", "hub-unreachable", ROOT,
+    Row("wandb-service", "hub-unreachable", ROOT,
         "wandb errors/errors.py, sdk/wandb_init.py, wandb_login.py",
         "wandb.errors|api_key not configured",
         r"wandb\.errors\.\S{0,40}(?:CommError|AuthenticationError)|api_key not configured", confidence=0.85,
         means="W&B did not answer this node, or knows no key", scope=RAISED,
         fix="Run with WANDB_MODE=offline (or report_to=none), and `wandb sync` later where there is internet. "
             "Else set WANDB_API_KEY on every node"),
-    signature("hub-name-unknown", "missing-file", ROOT,
+    Row("hub-name-unknown", "missing-file", ROOT,
         "huggingface_hub utils/_http.py: a name that the hub does not have",
         "404 Client Error", rf"404 Client Error.*(?:{HUB})", confidence=0.85,
         means="the hub has no such model, file or revision, or shows it to its owners alone", scope=RAISED,
@@ -138,12 +137,12 @@ ROWS = (
         ("hub-failed", _HUB_NEEDS, rf"(?:{HUB})\b.*(?:{_FAILS})|(?:{_FAILS}).*(?:{HUB})\b", 0.9,
          "that site did not answer this node: on many clusters compute nodes have no internet"),
     ], scope=RAISED),
-    signature("hub-download", "", H, "torch hub.py, torchvision, pip: what is fetched over the internet",
+    Row("hub-download", "", H, "torch hub.py, torchvision, pip: what is fetched over the internet",
         "Downloading: \"http", r"^Downloading: \"https?://(?P<host>[\w.-]+)"),
 )  # fmt: skip
 OFFLINE = Row(
     "hub-name", "hub-unreachable", role=ROOT, source="torch hub.py, urllib: a site that was to be downloaded from",
-    needs=("",), pattern=r"(?!)",
+    literals="", pattern=r"(?!)",
     confidence=0.9,
     means="the site could not be reached for a download: on many clusters compute nodes have no internet",
 )  # fmt: skip

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from .row import RAISED, Sign, signature, table
+from .row import RAISED, ROOT, SYMPTOM, WEAK, Row, table
 
-ROOT = Sign.ROOT
-WEAK = Sign.WEAK
-SYMPTOM = Sign.SYMPTOM
 NO_NVLS = (
     "Run `nvidia-smi -q | grep -A3 -i fabric; systemctl status nvidia-fabricmanager`, whose version must equal the "
     "driver's. NCCL_NVLS_ENABLE=0 runs without NVLink SHARP meanwhile, and so proves that it is the NVSwitches"
 )
 ROWS = (
-    signature("xid", "gpu-hardware-error", ROOT, "NVIDIA Xid catalogue, allranks/xid.py",
+    Row("xid", "gpu-hardware-error", ROOT, "NVIDIA Xid catalogue, allranks/xid.py",
         "Xid", r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)", rule="kernel-xid"),
-    signature("sxid", "nvlink-error", ROOT, "NVIDIA fabric manager guide, NVSwitch SXids",
+    Row("sxid", "nvlink-error", ROOT, "NVIDIA fabric manager guide, NVSwitch SXids",
         "SXid",
         r"SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+), (?P<severity>Fatal|Non-fatal|Severity|Data)",
         rule="kernel-xid"),
@@ -31,7 +28,7 @@ ROWS = (
          "hipErrorECCNotCorrectable|CUDA_ERROR_ECC_UNCORRECTABLE|uncorrectable ECC (?:mem)", 0.95),
         ("row-remap", "emap", r"(?i)row[- ]remap\w* (?:fail|pending)|Remapping Failure Occurred *: Yes", 0.85),
     ], scope=RAISED),
-    signature("rocm-ecc", "ecc-error", ROOT, "ROCR-Runtime runtime.cpp HwExceptionHandler, VMFaultHandler",
+    Row("rocm-ecc", "ecc-error", ROOT, "ROCR-Runtime runtime.cpp HwExceptionHandler, VMFaultHandler",
         "HW Exception by GPU|ECC failure",
         r"HW Exception by GPU node-\d+ .*reason ?: ?ECC|Memory access fault by GPU.*Reason: [DS]RAM ECC failure",
         confidence=0.9),
@@ -42,7 +39,7 @@ ROWS = (
         ("nvswitch", "NVSwitch",
          "(?i)detected NVSwitch (?:non-)?fatal error|NVSwitch .*(?:fatal error|has failed)", 0.9),
     ]),
-    signature("fabric-version", "fabric-manager", ROOT,
+    Row("fabric-version", "fabric-manager", ROOT,
         "NVIDIA fabric manager: it checks the driver's version when it starts",
         "match with driver", "(?i)fabric ?manager.* don't match with driver version", confidence=0.95,
         fix="Run `dpkg -l | grep -e fabricmanager -e nvidia-driver; cat /proc/driver/nvidia/version` on {node}. "
@@ -57,13 +54,13 @@ ROWS = (
          r"(?i)(?:nvidia-?|nv-?)?fabric ?manager(?:\.service)?\b.{0,60}(?:fail|not running|mismatch|don't match|"
          r"inactive|dead|not started|not found)|fabric state .*(?:fail|not)|waiting for fabric manager", 0.85),
     ]),
-    signature("nvls-multicast", "fabric-manager", ROOT, "NCCL transport/nvls.cc: what it asks of the NVSwitches",
+    Row("nvls-multicast", "fabric-manager", ROOT, "NCCL transport/nvls.cc: what it asks of the NVSwitches",
         "Multicast|multicast",
         r"NVLink SHARP \(NVLS\) Multicast memory|multicast.*CUDA error 401|Failed to (?:bind|allocate|"
         r"create).*[Mm]ulticast", confidence=0.75,
         means="NCCL: usually an error of the fabric manager or the NVSwitches",
         fix=NO_NVLS),
-    signature("nvls-failure", "fabric-manager", SYMPTOM, "NCCL transport/nvls.cc: what it asks of the NVSwitches",
+    Row("nvls-failure", "fabric-manager", SYMPTOM, "NCCL transport/nvls.cc: what it asks of the NVSwitches",
         "transport/nvls.cc", r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure (?!.*out of memory)", confidence=0.4,
         means="the NVSwitches refuse what NVLink SHARP needs", also="driver-version-mismatch",
         fix=NO_NVLS),
@@ -82,13 +79,13 @@ ROWS = (
          "same", "cuda-kernel-fault"),
         ("rocm-resources", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", 0.7),
     ], scope=RAISED),
-    signature("memory-held", "cuda-out-of-memory", ROOT,
+    Row("memory-held", "cuda-out-of-memory", ROOT,
         "vLLM v1/worker/gpu_worker.py, utils/mem_utils.py: what is free at the start",
         "desired GPU memory|is unbalanced|Error in memory profiling",
         "Error in memory profiling|The memory capacity is unbalanced|less than desired GPU memory utilization",
         confidence=0.92, means="less is free than its share of the device's memory", scope=RAISED,
         fix="`{smi}` on {node} shows who else holds memory: end it. Or lower --gpu-memory-utilization"),
-    signature("kv-cache", "cuda-out-of-memory", ROOT, "vLLM v1/core/kv_cache_utils.py, SGLang model_runner.py",
+    Row("kv-cache", "cuda-out-of-memory", ROOT, "vLLM v1/core/kv_cache_utils.py, SGLang model_runner.py",
         "cache blocks|KV cache|KV-cache|to increase --mem-fraction",
         "Please try to increase --mem-fraction|KV cache is needed, which is larger|"
         "No available memory for the cache blocks|"
@@ -115,7 +112,7 @@ ROWS = (
          "Memory access fault by GPU|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY|ILLEGAL_INSTRUCTION)", 0.85),
         ("execution-failed", "EXECUTION_FAILED", "CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED", 0.5),
     ]),
-    signature("device-ordinal", "invalid-device-ordinal", ROOT, "CUDA cudaErrorInvalidDevice",
+    Row("device-ordinal", "invalid-device-ordinal", ROOT, "CUDA cudaErrorInvalidDevice",
         "hipErrorInvalidDevice|nvidia-container-cli|on CUDA device|device_id|device ordinal|INVALID_DEVICE|"
         "Invalid device id",
         r"invalid device ordinal|nvidia-container-cli.{1,3}device error.*unknown device|"
@@ -123,7 +120,7 @@ ROWS = (
         r"device_id \S+ is out of range\. Please use a device index|AssertionError: Invalid device id|"
         r"^Invalid device id", confidence=0.9,
         means="it asks for a GPU that the node has not, or does not show to it", scope=RAISED),
-    signature("gpus-requested", "invalid-device-ordinal", ROOT, "Lightning fabric/utilities/device_parser.py",
+    Row("gpus-requested", "invalid-device-ordinal", ROOT, "Lightning fabric/utilities/device_parser.py",
         "You requested gpu|You requested GPU", "You requested (?:gpu|GPU)s?: ", confidence=0.92,
         means="Lightning's `devices` asks for more than the process is shown", scope=RAISED,
         fix="Ask for as many as a process sees: `devices=1`, or give the job more (`--gres=gpu:2`, "
@@ -148,7 +145,7 @@ ROWS = (
          r"OS call failed or operation not supported on this OS|ValueError: Cuda is not available|"
          r"CUDAAccelerator. can not run on your system", 0.85),
     ], scope=RAISED),
-    signature("ray-gpus", "cuda-device-unavailable", ROOT,
+    Row("ray-gpus", "cuda-device-unavailable", ROOT,
         "verl trainer/ppo/ray_trainer.py, vLLM executor/ray_utils.py",
         "lacement group c|total desired GPUs|in the placement group|available node types|scheduled right now",
         "Placement group (?:could not be created|creation timed out)|No available node types can fulfill|"
@@ -159,7 +156,7 @@ ROWS = (
         fix="Run `ray status`: it shows the nodes that have joined and the GPUs that are free. Join the others "
             "with `ray start --address {master}:6379`, end old actors, or ask for no more (trainer.nnodes, "
             "trainer.n_gpus_per_node, --tensor-parallel-size)"),
-    signature("too-few-gpus", "invalid-device-ordinal", ROOT, "CUDA cudaErrorInvalidDevice",
+    Row("too-few-gpus", "invalid-device-ordinal", ROOT, "CUDA cudaErrorInvalidDevice",
         "GPU are|GPU is|GPU vis|GPU avail|GPUs are|GPUs is|GPUs vis|GPUs avail|than GPUs|nproc_per_node|device "
         "are|device is|device vis|device avail|devices are|devices is|devices vis|devices avail|visible devices|"
         "available GPU|number of GPUs",
@@ -167,7 +164,7 @@ ROWS = (
         r"ranks) than (?:available )?GPUs|exceeds the number of (?:available )?GPUs|"
         r"less than or equal to the number of visible devices(?! \(0\))|nproc_per_node .{0,60}(?:greater|larger|"
         r"more) than .{0,60}GPU", confidence=0.75),
-    signature("duplicate-gpu", "duplicate-gpu", ROOT, "NCCL init.cc, torch ProcessGroupNCCL.cpp",
+    Row("duplicate-gpu", "duplicate-gpu", ROOT, "NCCL init.cc, torch ProcessGroupNCCL.cpp",
         "Duplicate GPU|using the same GPU|same GPU",
         r"Duplicate GPU detected(?: : rank \d+ and rank \d+)?|[Mm]ultiple [Rr]anks are using the same GPU|"
         r"are using the same GPU", confidence=0.95, scope=RAISED),
@@ -206,7 +203,7 @@ ROWS = (
         ("cuda-initialization", "initialization error|not initialized",
          "CUDA (?:driver )?error: initialization error", 0.5),
     ]),
-    signature("cuda-unknown", "cuda-device-unavailable", ROOT,
+    Row("cuda-unknown", "cuda-device-unavailable", ROOT,
         "CUDA cudaErrorUnknown: the driver has logged what it was",
         "cudaErrorUnknown|unknown error",
         "(?:CUDA error|Cuda failure).*unknown error|CUDA unknown error|cudaErrorUnknown", confidence=0.45,
@@ -214,26 +211,26 @@ ROWS = (
         fix="Run `{kernel_log}; {smi}` on {node}. Where the kernel names an Xid, take the node out or reset the "
             "GPU. Else end what holds it, and load nvidia_uvm again (`modprobe -r nvidia_uvm; modprobe "
             "nvidia_uvm`)"),
-    signature("rocm-hang", "gpu-hardware-error", WEAK, "ROCR-Runtime runtime.cpp HwExceptionHandler",
+    Row("rocm-hang", "gpu-hardware-error", WEAK, "ROCR-Runtime runtime.cpp HwExceptionHandler",
         "HW Exception by GPU", r"HW Exception by GPU node-\d+ .*reason ?: ?GPU Hang", confidence=0.8,
         means="the driver reset the GPU, as a kernel never ended or the card failed: dmesg says which"),
-    signature("contained", "gpu-hardware-error", ROOT, "CUDA cudaErrorContained",
+    Row("contained", "gpu-hardware-error", ROOT, "CUDA cudaErrorContained",
         "or a hardware error|ErrorContained", "over nvlink or a hardware error|cudaErrorContained", confidence=0.6,
         means="the GPU has contained an error of its own or of a peer's memory: dmesg names the Xid",
         also="nvlink-error", scope=RAISED),
-    signature("nccl-alloc", "cuda-out-of-memory", WEAK, "NCCL include/alloc.h",
+    Row("nccl-alloc", "cuda-out-of-memory", WEAK, "NCCL include/alloc.h",
         "Failed to CUDA", r"Failed to CUDA (?:malloc|calloc)(?: async)? \d+ bytes", confidence=0.6, scope=RAISED),
-    signature("gpu-reset", "gpu-hardware-error", ROOT, "NVIDIA driver",
+    Row("gpu-reset", "gpu-hardware-error", ROOT, "NVIDIA driver",
         "GPU requires reset|needs to be reset|requires a reset",
         "GPU requires reset|GPU (?:likely )?needs to be reset", confidence=0.75),
-    signature("rocblas-arch", "environment-mismatch", ROOT, "rocBLAS tensile_host.cpp",
+    Row("rocblas-arch", "environment-mismatch", ROOT, "rocBLAS tensile_host.cpp",
         "rocBLAS error", "rocBLAS error: Cannot read .*TensileLibrary", confidence=0.85,
         means="this build of torch has no code for this GPU", scope=RAISED),
-    signature("rocm-kfd", "permission-denied", ROOT, "ROCm rocminfo.cc, rocm_smi",
+    Row("rocm-kfd", "permission-denied", ROOT, "ROCm rocminfo.cc, rocm_smi",
         "/dev/kfd", "Unable to open /dev/kfd .*Permission denied|/dev/kfd.*Permission denied", confidence=0.9,
         means="the user is not in the groups render and video, or the container was not given /dev/kfd and "
               "/dev/dri", scope=RAISED),
-    signature("no-kernel-image", "environment-mismatch", ROOT,
+    Row("no-kernel-image", "environment-mismatch", ROOT,
         "CUDA cudaErrorNoKernelImageForDevice, torch cuda/__init__.py",
         " kernel image|not compatible with the current PyTorch|invalid device function|NoBinaryForGpu|kernel "
         "image is invalid|ARCH_MISMATCH|shared object initialization|PTX JIT",
@@ -244,7 +241,7 @@ ROWS = (
         means="this build of torch or of an extension has no code for this GPU", scope=RAISED,
         fix="Run `python -c 'import torch; print(torch.cuda.get_arch_list())'`. Install a build of torch that "
             "lists this GPU, or build the extension again with {arch} set to it{near_arch}"),
-    signature("cpu-torch", "environment-mismatch", ROOT, "torch distributed/distributed_c10d.py, cuda/__init__.py",
+    Row("cpu-torch", "environment-mismatch", ROOT, "torch distributed/distributed_c10d.py, cuda/__init__.py",
         "Torch not compiled|Distributed package doesn't|not compiled with CUDA|built in|not linked with support",
         "not compiled with CUDA enabled|Distributed package doesn't have (?:NCCL|MPI|GLOO|UCC)|"
         "Torch not compiled with|not linked with support for cuda", confidence=0.9,

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from allranks.kernel_lines import KINDS, KernelLineKind
 
-from .row import RAISED, Row, Scope, Sign, signature, table
+from .row import CASCADE, RAISED, ROOT, SYMPTOM, WEAK, Row, Scope, Sign, table
 
-ROOT = Sign.ROOT
-WEAK = Sign.WEAK
-SYMPTOM = Sign.SYMPTOM
-CASCADE = Sign.CASCADE
 _RAY_NODE = "Ray no longer hears of that node: it lost its link or its power, or its raylet ended"
 ROWS = (
-    signature("start-path", "remote-path-missing", ROOT,
+    Row("start-path", "remote-path-missing", ROOT,
         "agent/rank_start.py which call failed (chdir, execvpe), with strerror(3)",
         "could not", "could not .+: (?:No such file|Not a directory)", confidence=0.95, scope=Scope.AGENT),
-    signature("start-format", "environment-mismatch", ROOT, "agent/rank_start.py execve(2) ENOEXEC",
+    Row("start-format", "environment-mismatch", ROOT, "agent/rank_start.py execve(2) ENOEXEC",
         "could not run", "could not run .+: Exec format error", confidence=0.95, scope=Scope.AGENT),
-    signature("start-arguments", "bad-launch-arguments", ROOT, "agent/rank_start.py execve(2) E2BIG",
+    Row("start-arguments", "bad-launch-arguments", ROOT, "agent/rank_start.py execve(2) E2BIG",
         "could not run", "could not run .+: Argument list too long", confidence=0.95, scope=Scope.AGENT),
-    signature("agent-denied", "permission-denied", ROOT,
+    Row("agent-denied", "permission-denied", ROOT,
         "agent/boot.py, agent/rank_start.py EACCES, EPERM, a directory of another user",
         "not owned|Permission denied|not permitted", "not owned|Permission denied|Operation not permitted",
         confidence=0.9, scope=Scope.AGENT),
@@ -36,18 +32,18 @@ ROWS = (
          "denied|no mutual)|Authentication refused: bad ownership|AuthenticationException|"
          "(?i:ssh.{0,60}authentication failed)", 0.9),
     ]),
-    signature("ssh-key-form", "ssh-auth", ROOT, "paramiko pkey.py: it reads keys in PEM alone, by their kind",
+    Row("ssh-key-form", "ssh-auth", ROOT, "paramiko pkey.py: it reads keys in PEM alone, by their kind",
         "private key file", r"not a valid \w{2,8} private key file", confidence=0.95,
         means="paramiko does not read this key: of another kind, or in OpenSSH's own format",
         fix="Write the key as PEM, after a copy of it: `ssh-keygen -p -m PEM -f ~/.ssh/id_rsa`. Then try `ssh "
             "-o BatchMode=yes {node} true`"),
-    signature("ssh-deepspeed", "ssh-auth", ROOT,
+    Row("ssh-deepspeed", "ssh-auth", ROOT,
         "OpenSSH sshconnect2.c, authfile.c, paramiko, DeepSpeed launcher/runner.py",
         "was not reachable via ssh|exit status 255",
         r"host=(?P<node>\S+) was not reachable via ssh|"
         r"Command 'ssh [^']*?(?P<node2>\S+) hostname' returned non-zero exit status 255", confidence=0.7,
         means="DeepSpeed tries ssh without a password", also="ssh-unreachable"),
-    signature("ssh-hostkey", "ssh-hostkey", ROOT, "OpenSSH sshconnect.c, paramiko ssh_exception.py, client.py",
+    Row("ssh-hostkey", "ssh-hostkey", ROOT, "OpenSSH sshconnect.c, paramiko ssh_exception.py, client.py",
         "ost key|HOST IDENTIFICATION|authenticity of host|BadHostKey|found in known_hosts",
         r"Host key verification failed|HOST IDENTIFICATION HAS CHANGED|No \S+ host key is known|"
         r"authenticity of host .*can't be established|(?:host key|Host key) .*(?:changed|mismatch|"
@@ -112,7 +108,7 @@ ROWS = (
          r"[Ee]xceeded (?:job |step |\S+ )?memory limit|MemoryPressure|low on resource: memory|"
          r"node running low on memory|killed due to memory pressure|ObjectStoreFullError", 0.82),
     ]),
-    signature("oomkilled", "k8s-out-of-memory", ROOT, "Kubernetes container status reasons",
+    Row("oomkilled", "k8s-out-of-memory", ROOT, "Kubernetes container status reasons",
         "OOMKill|container init was OOM-killed", "OOMKill(?:ed|ing)|container init was OOM-killed",
         confidence=0.95),
     *table("Slurm slurmstepd, sacct why a job ended, Kubernetes and cloud preemption", ROOT,
@@ -127,10 +123,10 @@ ROWS = (
          r"instance|Job|Pod|pod|node) preempted|Preempted (?:by|to accommodate)|TerminationByKubelet.*[Pp]reempt|"
          r"DUE TO JOB REQUEUE|in response to imminent node shutdown", 0.92),
     ]),
-    signature("slurm-task-failed", "unknown", SYMPTOM, "Slurm slurmstepd/req.c, srun --kill-on-bad-exit",
+    Row("slurm-task-failed", "unknown", SYMPTOM, "Slurm slurmstepd/req.c, srun --kill-on-bad-exit",
         "DUE TO TASK FAILURE", r"CANCELLED AT \S+ DUE TO TASK FAILURE", confidence=0.35,
         means="a task of the step failed, and Slurm ended the others: what that task wrote says why"),
-    signature("slurm-cancelled", "slurm-cancelled", SYMPTOM,
+    Row("slurm-cancelled", "slurm-cancelled", SYMPTOM,
         "Slurm slurmstepd (scancel, or the end of a failed step)",
         "CANCELLED|scancel|Job step aborted|cancelled by user|Job cancel|Job was cancel|has been revoked",
         r"\*\*\* (?P<what>STEP|JOB) (?P<job>[\d.+_\w]+) ON (?P<node>\S+) CANCELLED|JobState=(?P<state>CANCELLED)|"
@@ -141,7 +137,7 @@ ROWS = (
         ("crash-loop", "CrashLoopBackOff|restarting failed container",
          "CrashLoopBackOff|restarting failed container"),
     ]),
-    signature("clock", "clock-skew", ROOT, "Slurm slurm_errno.c, sbatch, srun, slurmstepd",
+    Row("clock", "clock-skew", ROOT, "Slurm slurm_errno.c, sbatch, srun, slurmstepd",
         "TimeTooSkewed|xpired credential|ewound credential|redential expired|clock skew|Clock skew|not yet valid|"
         "in the future|clock is|not be synchronized",
         "RequestTimeTooSkewed|[Rr]ewound credential|[Ee]xpired credential|(?:[Jj]ob )?[Cc]redential expired|"
@@ -162,25 +158,25 @@ ROWS = (
         ("image-architecture", "exec format error|no matching manifest",
          "exec format error|no matching manifest for", 0.75),
     ]),
-    signature("pyxis-import", "k8s-image", WEAK, "pyxis enroot.c: the log of the import comes below it",
+    Row("pyxis-import", "k8s-image", WEAK, "pyxis enroot.c: the log of the import comes below it",
         "failed to import docker image", "pyxis: failed to import docker image", confidence=0.6),
-    signature("mount-source", "missing-file", ROOT, "pyxis args.c, runc, docker: what a bind mount lacks",
+    Row("mount-source", "missing-file", ROOT, "pyxis args.c, runc, docker: what a bind mount lacks",
         "source path does not exist|mount source", r"source path does not exist: |mount source \S+ doesn't exist",
         confidence=0.92),
-    signature("memory-asked", "slurm-config", ROOT, "Slurm slurm_errno.c: what a job or a step asks for",
+    Row("memory-asked", "slurm-config", ROOT, "Slurm slurm_errno.c: what a job or a step asks for",
         "Memory specification", "Memory specification can ?not be satisfied", confidence=0.95,
         fix="Lower --mem to what a node has: `scontrol show node | grep -e NodeName -e RealMemory`"),
-    signature("srun-exclusive", "slurm-config", ROOT,
+    Row("srun-exclusive", "slurm-config", ROOT,
         "Slurm src/common/slurm_opt.c: options that sbatch has set for its steps",
         "mutually exclusive", r"SLURM_\w{1,30}(?:,? and|,) SLURM_\w{1,30}.* mutually exclusive", confidence=0.95,
         means="an srun inside another job takes that job's variables",
         fix="Run `unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE` before that srun or sbatch, or "
             "submit from a login node"),
-    signature("gres-asked", "slurm-config", ROOT, "Slurm slurm_errno.c: what a job or a step asks for",
+    Row("gres-asked", "slurm-config", ROOT, "Slurm slurm_errno.c: what a job or a step asks for",
         "generic resource", r"Invalid generic resource \(gres\) specification", confidence=0.95,
         fix="Pass the same --gres to sbatch and to srun, and only what `sinfo -o '%P %G'` shows. `scontrol show "
             "job {job}` says what the job has"),
-    signature("submission", "slurm-config", ROOT, "Slurm slurm_errno.c, sbatch, srun, slurmstepd",
+    Row("submission", "slurm-config", ROOT, "Slurm slurm_errno.c, sbatch, srun, slurmstepd",
         "nvalid qos|nvalid job id|nvalid account|nvalid generic|nvalid partition|PU binding|ubmission failed|"
         "Unable to allocate|Unable to create step|configuration is not available|SLURM bash|not be satisfied|"
         "QOSMax|AssocGrp|AssocMax|accounting/QOS|More processors|cannot be satisfied",
@@ -189,7 +185,7 @@ ROWS = (
         r"[Ii]nvalid (?:generic resource|account|partition|qos|job id)\b|QOSMax\w+|Assoc(?:Grp|Max)\w+|"
         r"violates accounting/QOS|More processors requested|(?:CPU|GPU) binding.{0,60}(?:fail|error|outside|"
         r"invalid)", confidence=0.92),
-    signature("slurmd-timeout", "slurm-config", ROOT,
+    Row("slurmd-timeout", "slurm-config", ROOT,
         "Slurm src/common/slurm_protocol_api.c, srun/libsrun/launch.c: slurmd or slurmctld does not answer",
         "Socket timed out|socket timed out", "[Ss]ocket timed out on send/recv", confidence=0.76,
         means="a daemon of Slurm did not answer in time (MessageTimeout)",
@@ -206,7 +202,7 @@ ROWS = (
         ("slurm-address", "find an address, check", r"Can't find an address, check slurm\.conf", 0.85,
          "Slurm finds no address for a node that its files name", "name-resolution"),
     ]),
-    signature("container-start", "slurm-config", ROOT,
+    Row("container-start", "slurm-config", ROOT,
         "pyxis enroot.c, enroot runtime.sh and hooks, libnvidia-container",
         "pyxis: |start container|container start|enroot-|spank_pyxis|enroot/hooks.d|nvidia-container-cli",
         r"pyxis: (?:couldn't start container|container start failed|\s{1,20}\[ERROR\])|"
@@ -217,7 +213,7 @@ ROWS = (
         fix="Read the enroot log in these lines. On {node} run `enroot start` with the same image, and "
             "`nvidia-container-cli -k -d /dev/tty info`. Mend the hook that failed (/etc/enroot/hooks.d), or "
             "leave the node out (--exclude={node})"),
-    signature("mpi-plugin", "slurm-config", ROOT, "Slurm src/interfaces/mpi.c",
+    Row("mpi-plugin", "slurm-config", ROOT, "Slurm src/interfaces/mpi.c",
         "Invalid MPI type|MPI: unable|mpi/pmi|PMI support",
         r"OMPI was not built with SLURM's PMI support|Invalid MPI type|MPI: unable to load|"
         r"mpi/pmi\w{1,10}: .{0,60}(?:fail|error)", confidence=0.8,
@@ -232,15 +228,15 @@ ROWS = (
         # What a job_submit plug-in of the site refuses, Slurm's clients print as it stands.
         ("srun-fatal", "srun: |sbatch|salloc", "(?:srun|sbatch|salloc): fatal: |(?:salloc|sbatch): error: ", 0.75),
     ]),
-    signature("step-waits", "slurm-config", SYMPTOM, "Slurm srun/libsrun/launch.c",
+    Row("step-waits", "slurm-config", SYMPTOM, "Slurm srun/libsrun/launch.c",
         "step creation temporarily disabled", "step creation temporarily disabled", confidence=0.5,
         means="another step of this job holds the CPUs, the memory or the GPUs (srun --overlap, --exact)"),
-    signature("exec-format", "environment-mismatch", ROOT, "errno 8 ENOEXEC, bash execute_cmd.c",
+    Row("exec-format", "environment-mismatch", ROOT, "errno 8 ENOEXEC, bash execute_cmd.c",
         "Exec format error|cannot execute binary file", "Exec format error|cannot execute binary file",
         confidence=0.8,
         means="the program is built for another processor, or is a script without an interpreter in its first "
               "line", scope=RAISED),
-    signature("container-exec", "remote-path-missing", ROOT,
+    Row("container-exec", "remote-path-missing", ROOT,
         "runc, docker, apptainer starter: exec, stat and chdir in the container",
         "no such file or directory",
         r"(?:unable to start container process|exec failed|container init).*: (?:stat|chdir|exec|"
@@ -256,12 +252,12 @@ ROWS = (
          r"lock|python|store|session)|process(?:es)? (?:of|from) (?:a|an|the) (?:previous|earlier|old) (?:run|"
          r"job)|(?:another|an?) (?:instance|process|job|run).{0,40}already running", 0.72),
     ]),
-    signature("unhealthy-devices", "gpu-hardware-error", ROOT,
+    Row("unhealthy-devices", "gpu-hardware-error", ROOT,
         "NVIDIA k8s-device-plugin, kubelet cm/devicemanager",
         "unhealthy devices|no healthy devices", "no healthy devices present|cannot allocate unhealthy devices",
         confidence=0.75, means="the device plugin has seen an Xid of every GPU that is left on that node",
         also="k8s-scheduling"),
-    signature("nodes-available", "k8s-scheduling", ROOT,
+    Row("nodes-available", "k8s-scheduling", ROOT,
         "Kubernetes scheduler, quota admission, device plugin, SkyPilot exceptions.py, clouds/kubernetes.py",
         "nodes are available|FailedScheduling|Unschedulable|Insufficient|untolerated taint|node affinity|unbound "
         "immediate|exceeded quota|UnexpectedAdmissionError|volume node affinity|didn't match|admission webhook|"
@@ -272,17 +268,17 @@ ROWS = (
         r"amd\.com|cpu|memory|rdma|[\w.]+/)|untolerated taint|unbound immediate PersistentVolumeClaims|"
         r"exceeded quota|UnexpectedAdmissionError|volume node affinity|didn't match (?:Pod's )?node",
         confidence=0.93),
-    signature("ray-worker", "unknown", WEAK,
+    Row("ray-worker", "unknown", WEAK,
         "Ray raylet/worker_pool.cc, core_worker (it lists what may have been)",
         "Worker unexpectedly exits|potential root causes",
         "Worker unexpectedly exits with a connection error|There are some potential root causes", confidence=0.4,
         means="Ray cannot tell a kill for lack of memory from a crash: the kernel's log and the worker's own can"),
-    signature("ray-placement", "cuda-device-unavailable", SYMPTOM,
+    Row("ray-placement", "cuda-device-unavailable", SYMPTOM,
         "vLLM executor/ray_utils.py: Ray has not given what was asked for yet",
         "placement group of specs", "Waiting for (?:creating|removing) a placement group of specs",
         confidence=0.42,
         means="Ray has no free GPUs for it: too few, held by others, or on nodes that have not joined"),
-    signature("ray-head", "master-unreachable", SYMPTOM,
+    Row("ray-head", "master-unreachable", SYMPTOM,
         "Ray python/ray/_private/services.py, util/client/worker.py, gcs_rpc_client.h",
         "running Ray instance|ray client connection|connect to GCS|Have you run 'ray start'|node_ip_address.json|"
         "head node to start|agent to submit job",
@@ -291,38 +287,38 @@ ROWS = (
         r"No available agent to submit job|(?:[Ff]ailed|"
         r"Unable) to connect to GCS\b(?:.{0,20} at (?:address )?(?P<peer>[\w.-]+):(?P<port>\d+))?", confidence=0.7,
         means="the head node of Ray does not answer", scope=RAISED),
-    signature("ray-session", "orphan-process", ROOT,
+    Row("ray-session", "orphan-process", ROOT,
         "Ray python/ray/_private/node.py, services.py: a cluster of before",
         "persisted value|Ray is trying to start at",
         r"Session name \S+ does not match persisted value|Ray is trying to start at .* is already running",
         confidence=0.92, means="another cluster of Ray runs on that port", scope=RAISED,
         fix="Run `ray stop --force` on every node, and remove /tmp/ray where they share it. Then start the "
             "head, and the others after it"),
-    signature("ray-existing", "bad-launch-arguments", ROOT,
+    Row("ray-existing", "bad-launch-arguments", ROOT,
         "Ray python/ray/_private/worker.py: ray.init() in a cluster",
         "existing cluster", r"When connecting to an existing cluster, \w+", confidence=0.95, scope=RAISED,
         fix="Leave num_cpus, num_gpus and the like out of ray.init(), as `ray start` has set them. Where a "
             "cluster of its own is meant, `unset RAY_ADDRESS`, or ray.init(address='local')"),
-    signature("ray-env", "environment-mismatch", ROOT, "Ray python/ray/exceptions.py, _private/runtime_env",
+    Row("ray-env", "environment-mismatch", ROOT, "Ray python/ray/exceptions.py, _private/runtime_env",
         "RuntimeEnvSetupError", "RuntimeEnvSetupError", confidence=0.75,
         means="what runtime_env names could not be installed or fetched on that node", scope=RAISED,
         fix="Read runtime_env_setup-*.log in /tmp/ray/session_latest/logs on {node}. Put the packages into the "
             "image, and a working_dir on a disk that all nodes have"),
-    signature("ray-register", "limit-too-small", SYMPTOM,
+    Row("ray-register", "limit-too-small", SYMPTOM,
         "Ray raylet_client: the raylet of a node has ended, or the node has no more processes",
         "register worker with raylet|registered within the timeout",
         "Unable to register worker with raylet|have not registered within the timeout", confidence=0.48, means="",
         also="node-network-down",
         fix="Run `ulimit -u; df -h /tmp/ray`, and read raylet.out in /tmp/ray/session_latest/logs on {node}. "
             "Start Ray with fewer CPUs (`ray start --num-cpus`), because it starts a worker for each"),
-    signature("ray-overloaded", "straggler", SYMPTOM,
+    Row("ray-overloaded", "straggler", SYMPTOM,
         "Ray raylet/node_manager.cc, slow answers of a node that lives",
         "mistakenly been marked", "has mistakenly been marked as dead", confidence=0.45,
         means="the node lives and did not answer Ray's head in time: it was busy, with a save for instance",
         also="node-network-down",
         fix="Give nodes longer at the head: RAY_health_check_timeout_ms=60000 and "
             "RAY_health_check_failure_threshold=20 before `ray start --head`. Leave a core free for the raylet"),
-    signature("engine-late", "straggler", SYMPTOM,
+    Row("engine-late", "straggler", SYMPTOM,
         "SGLang entrypoints/http_server.py, managers/scheduler.py, vLLM v1/executor/multiproc_executor.py",
         "Health check failed|atchdog timeout|RPC call to|memory broadcast block|engine core processes",
         r"Timed out waiting for engine core processes|Health check failed\. Server couldn't|"
@@ -356,7 +352,7 @@ def _kernel_row(kind: KernelLineKind) -> Row:
         kind.cause,
         role=Sign(kind.role),
         source=kind.source,
-        needs=kind.needs,
+        literals="|".join(kind.needs),
         pattern=kind.pattern,
         confidence=kind.confidence,
         means=kind.what.removeprefix("that "),
@@ -366,7 +362,7 @@ def _kernel_row(kind: KernelLineKind) -> Row:
 
 # One line of a kind that is a fault only in numbers tells nothing.
 KERNEL_ROWS = (
-    signature("loader-oom", "dataloader-worker-killed", ROOT,
+    Row("loader-oom", "dataloader-worker-killed", ROOT,
         "Linux mm/oom_kill.c, torch utils/data/_utils/worker.py (it names its processes)",
         "pt_data_worker", r"(?:Killed process|oom-kill:).{0,120}\bpt_data_worker\b", confidence=0.93,
         means="the host's memory ran out, and the kernel chose a worker of the data loader",

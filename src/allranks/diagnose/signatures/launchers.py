@@ -6,31 +6,28 @@ A row of the rule `exit-code` tells of one process. Its groups are `code` (below
 
 from __future__ import annotations
 
-from .row import Row, Sign, signature
+from .row import CASCADE, ROOT, SYMPTOM, WEAK, Row, Sign
 
-WEAK = Sign.WEAK
-SYMPTOM = Sign.SYMPTOM
-CASCADE = Sign.CASCADE
 DETACHED = (
     "Start it where closing a terminal ends nothing: in tmux, under `setsid`, with `allranks run --detach`, or as a "
     "job of the scheduler"
 )
 
 
-def _end(id_: str, source: str, needs: str, pattern: str, role: Sign = WEAK) -> Row:
-    return Row(id_, "unknown", role, source, tuple(needs.split("|")), pattern, rule="exit-code")
+def _end(id_: str, source: str, literals: str, pattern: str, role: Sign = WEAK) -> Row:
+    return Row(id_, "unknown", role, source, literals, pattern, rule="exit-code")
 
 
 ROWS = (
     # torch takes SIGHUP for itself (PContext.start), so nohup's choice to ignore it does not last.
-    signature("hangup", "rank-killed", SYMPTOM, "torch elastic/multiprocessing/api.py (SIGHUP)",
+    Row("hangup", "rank-killed", SYMPTOM, "torch elastic/multiprocessing/api.py (SIGHUP)",
         "death signal|got signal|closing signal SIGHUP",
         r"Received (?:1|SIGHUP|Signals\.SIGHUP) death signal|got signal: 1\b|closing signal SIGHUP",
         confidence=0.6,
         means="SIGHUP: the terminal or the ssh session that started the launcher was closed, and torch's "
               "launcher ends then, even under nohup",
         fix=DETACHED),
-    signature("death", "rank-killed", SYMPTOM, "torch elastic/agent/server/api.py, multiprocessing/api.py",
+    Row("death", "rank-killed", SYMPTOM, "torch elastic/agent/server/api.py, multiprocessing/api.py",
         "death signal|got signal", r"Received (?P<signal>\S+) death signal|got signal: (?P<number>\d+)",
         confidence=0.45, means="a scheduler, a service or a person ended the launcher", also="slurm-cancelled"),
     _end("agent-exit", "torch elastic/multiprocessing/api.py, errors/__init__.py, DeepSpeed launcher/launch.py",
@@ -80,14 +77,14 @@ ROWS = (
 
 # What containers and MPI say where they start nothing.
 STARTS = (
-    signature("container-runtime", "cuda-device-unavailable", Sign.ROOT,
+    Row("container-runtime", "cuda-device-unavailable", ROOT,
         "Docker daemon, containerd: a runtime that its configuration does not name",
         "nknown runtime|nknown or invalid runtime",
         r"[Uu]nknown (?:or invalid )?runtime (?:specified|name:?):? (?!nvidia)(?P<runtime>[\w.-]{1,60})",
         confidence=0.93, means="that container runtime is not installed there",
         fix="Install {runtime}'s package on {node} (habanalabs-container-runtime, ascend-docker-runtime), name "
             "it under `runtimes` of /etc/docker/daemon.json, and run `systemctl restart docker`"),
-    signature("ssh-key-mode", "ssh-auth", Sign.ROOT,
+    Row("ssh-key-mode", "ssh-auth", ROOT,
         "OpenSSH authfile.c, sshd auth.c: modes of keys and directories",
         "PRIVATE KEY FILE|are too open|bad permissions|bad ownership",
         r"UNPROTECTED PRIVATE KEY FILE|Permissions \d{3,4} for '[^']+' are too open|Load key .*bad permissions|"
@@ -95,7 +92,7 @@ STARTS = (
         means="ssh takes no key or directory that others may write or read",
         fix="Run `chmod 700 ~/.ssh; chmod 600 ~/.ssh/*` on {node}, as the user who owns them. A secret of "
             "Kubernetes takes `defaultMode: 0600`"),
-    signature("container-capability", "permission-denied", Sign.ROOT,
+    Row("container-capability", "permission-denied", ROOT,
         "capabilities(7), seccomp(2): errno 1 EPERM in a container",
         "peration not permitted",
         r"^(?:chroot|unshare|setns|mount|ptrace|sched_setaffinity|mbind|set_mempolicy|io_uring_setup|"
@@ -103,21 +100,21 @@ STARTS = (
         means="the container lacks the capability for it",
         fix="Give the container that capability: `securityContext.capabilities.add` of a pod, `--cap-add` of "
             "`docker run`. sshd wants SYS_CHROOT, py-spy SYS_PTRACE, and NUMA calls want SYS_NICE"),
-    signature("mpi-interface", "no-interface", Sign.ROOT,
+    Row("mpi-interface", "no-interface", ROOT,
         "Open MPI opal/mca/btl/tcp/help-mpi-btl-tcp.txt, help-mpi-runtime.txt",
         "_tcp_if_", "invalid value was given for (?:btl|oob)_tcp_if_(?:include|exclude)", confidence=0.93,
         means="that interface is not on this node",
         fix="Name a network that every node has, not an interface: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 "
             "--mca oob_tcp_if_include 10.0.0.0/24 …`, with the one that `ip -br addr` shows on all of them"),
-    signature("mpi-unreachable", "wrong-interface", Sign.ROOT, "Open MPI ompi/help-mpi-runtime.txt",
+    Row("mpi-unreachable", "wrong-interface", ROOT, "Open MPI ompi/help-mpi-runtime.txt",
         "unable to reach each other", "processes are unable to reach each other", confidence=0.8,
         means="Open MPI found no network that links the processes",
         fix="Name the network that links the nodes: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 …`, and look "
             "at `ip -br addr` on both"),
-    signature("hydra-name", "name-resolution", Sign.ROOT, "MPICH hydra lib/utils/sock.c",
+    Row("hydra-name", "name-resolution", ROOT, "MPICH hydra lib/utils/sock.c",
         "unable to get host address for", r"unable to get host address for (?P<host>[\w.-]{1,120})",
         confidence=0.93),
-    signature("hydra-connect", "master-unreachable", Sign.ROOT, "MPICH hydra proxy/pmip.c",
+    Row("hydra-connect", "master-unreachable", ROOT, "MPICH hydra proxy/pmip.c",
         "unable to connect to server",
         r"unable to connect to server (?P<peer>[\w.-]{1,120}) at port (?P<port>\d+)", confidence=0.75,
         means="the node does not reach the one that started it", also="port-blocked",
@@ -131,7 +128,7 @@ GENERAL = (
          r"\b(?:exit(?:ed|s)?|crashed|terminated)(?: with)?(?: an?)?(?: (?:exit|return|error))?"
          r"(?: (?:code|status)){1,2}[ :=]{1,3}\(?(?P<code>-?[1-9]\d{0,2})\b(?!\.\d)"),
     # The least that can be said: it forbids to say that no line tells of a failure, and is evidence of last resort.
-    signature("alarm", "unknown", SYMPTOM, "any program's words for what went wrong",
+    Row("alarm", "unknown", SYMPTOM, "any program's words for what went wrong",
         "ERROR|FATAL|CRITICAL|NCCL WARN|rror|RROR|errno: |atal|xception|rashed|erminated|borted|ailed|FAILED|"
         "RESOURCE_EXHAUSTED|esource exhausted|nan|NaN|on-zero|onzero|is dead|died|Non-OK|halted|killed|imed out|"
         "ould not|annot |nable to",

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from .row import RAISED, Sign, signature, table
+from .row import CASCADE, RAISED, ROOT, SYMPTOM, Row, table
 
-ROOT = Sign.ROOT
-SYMPTOM = Sign.SYMPTOM
-CASCADE = Sign.CASCADE
 NO_DEVICE = (
     "Run `ls -l /dev/infiniband; ibv_devinfo` where the ranks run. A container takes `--device /dev/infiniband "
     "--ulimit memlock=-1`, a pod the resource of its RDMA device plugin and IPC_LOCK. The image's rdma-core must fit "
     "the host's driver. NCCL_IB_DISABLE=1 runs over sockets meanwhile"
 )
 ROWS = (
-    signature("no-interface", "no-interface", ROOT, "NCCL bootstrap.cc, socket.cc, gloo transport/tcp/device.cc",
+    Row("no-interface", "no-interface", ROOT, "NCCL bootstrap.cc, socket.cc, gloo transport/tcp/device.cc",
         "no interface found|no socket interface|No interface found|o IP interface|no device found|usable network "
         "interfaces|network device '|no usable transports|Unable to find address for|Unable to find interface|No "
         "usable",
@@ -32,9 +29,9 @@ ROWS = (
          r"(?i)(?:network )?interface (?P<interface>\S+) (?:does not exist|not found|is not available)|"
          r"(?:invalid|no such|unknown) (?:network )?interface", 0.75),
     ]),
-    signature("nccl-mismatch", "collective-mismatch", ROOT, "NCCL init.cc",
+    Row("nccl-mismatch", "collective-mismatch", ROOT, "NCCL init.cc",
         "Mismatched collective", "NCCL WARN Mismatched collective detected", confidence=0.85),
-    signature("topology-file", "environment-mismatch", ROOT,
+    Row("topology-file", "environment-mismatch", ROOT,
         "NCCL graph/xml.h: a topology file lacks what this NCCL reads",
         "NCCL WARN Attribute", r"NCCL WARN Attribute \S{1,60} of node \S{1,60} not found", confidence=0.8,
         fix="Use an aws-ofi-nccl for this NCCL, as its plugin brings a topology file. Unset NCCL_TOPO_FILE "
@@ -74,7 +71,7 @@ ROWS = (
          r"NCCL version .*(?:is too old|not supported|or (?:higher|newer) is required)|"
          r"requires NCCL (?:version )?>=? ?\d", 0.7),
     ]),
-    signature("ib-register-address", "nccl-ib-error", ROOT,
+    Row("ib-register-address", "nccl-ib-error", ROOT,
         "ibv_reg_mr(3), errno EFAULT: an address that cannot be pinned, perftest perftest_resources.c",
         "Bad address",
         r"ibv_reg_mr\w{0,10}(?:\([^)]{0,100}\))? failed(?: with error|:) Bad address|^ERRNO: Bad address",
@@ -84,7 +81,7 @@ ROWS = (
         fix="Run `lsmod | grep peermem; ibv_devinfo` on {node}. Load nvidia-peermem (`modprobe "
             "nvidia-peermem`), with a driver that was installed after OFED, or keep GPU memory from the adapter "
             "with NCCL_NET_GDR_LEVEL=LOC. A run with NCCL_IB_DISABLE=1 proves that it is the fabric"),
-    signature("ib-register-refused", "nccl-ib-error", ROOT,
+    Row("ib-register-refused", "nccl-ib-error", ROOT,
         "ibv_reg_mr(3): errno ENOMEM is the limit's, EFAULT of an address that cannot be pinned, others the "
         "adapter's",
         "ibv_reg_mr", r"ibv_reg_mr\w{0,10}(?:\([^)]{0,100}\))? failed(?: with error|:) (?!Cannot\b)\S",
@@ -107,11 +104,11 @@ ROWS = (
          r"Unable to register MR)\b.*Cannot allocate|Libfabric error: \(-12\)|EFA internal error: \(4112\)", 0.7,
          "libfabric and UCX lock what they register"),
     ], scope=RAISED),
-    signature("ib-completion", "nccl-ib-error", SYMPTOM, "NCCL transport/net_ib.cc, ibv_wc_status",
+    Row("ib-completion", "nccl-ib-error", SYMPTOM, "NCCL transport/net_ib.cc, ibv_wc_status",
         "Got completion from peer|Got completion with",
         r"Got completion (?:from peer (?P<peer>[\w.:\[\]%-]+?)(?:<\d+>)? )?with (?:status=\S*?\(?|"
         r"error )(?P<status>\d+)", rule="ib-completion"),
-    signature("ib-modify-qp", "nccl-ib-error", ROOT,
+    Row("ib-modify-qp", "nccl-ib-error", ROOT,
         "ibv_modify_qp(3) of NCCL, NVSHMEM, Mooncake, perftest: a queue pair finds no way to its peer",
         "ibv_modify_qp|modify QP", r"ibv_modify_qp\S* failed(?: with(?: error)?)?|[Ff]ailed to modify QP",
         confidence=0.85, scope=RAISED,
@@ -119,18 +116,18 @@ ROWS = (
             "routed RoCE v2 address (3 is usual). Where only NICs of one rail reach each other, set "
             "NCCL_CROSS_NIC=0. Choose devices that are up with NCCL_IB_HCA. A run with NCCL_IB_DISABLE=1 proves "
             "that it is the fabric"),
-    signature("verbs-abi", "environment-mismatch", ROOT,
+    Row("verbs-abi", "environment-mismatch", ROOT,
         "libibverbs/init.c: a provider of another release than the kernel's driver",
         "kernel ABI", r"libibverbs: Warning: Driver \S{1,40} does not support the kernel ABI", confidence=0.92,
         fix="Run `ibv_devinfo; dpkg -l | grep -e ibverbs -e rdma-core -e ofed` on the host and in the image. "
             "Install the rdma-core (libibverbs1, ibverbs-providers) into the image that belongs to the host's "
             "driver"),
-    signature("ib-open", "nccl-ib-error", ROOT,
+    Row("ib-open", "nccl-ib-error", ROOT,
         "NCCL transport/net_ib.cc, verbs(7): a device that cannot be opened",
         "ibv_open_device|Unable to open",
         r"ibv_open_device\S{0,60} failed|NET/IB ?: (?:Unable to open |ibv_open_device)", confidence=0.75,
         fix=NO_DEVICE),
-    signature("ib-none", "nccl-ib-error", ROOT, "perftest_parameters.c, ibv_devinfo(1)",
+    Row("ib-none", "nccl-ib-error", ROOT, "perftest_parameters.c, ibv_devinfo(1)",
         "IB devices found|Infiniband/RoCE device", "No IB devices found|Unable to find the Infiniband/RoCE device",
         confidence=0.6,
         fix=NO_DEVICE),
@@ -198,7 +195,7 @@ ROWS = (
          r"P2P is disabled between NVLINK connected GPUs|transport/p2p\.cc:\d+ NCCL WARN|p2p\.cc.*NCCL WARN",
          0.75),
     ]),
-    signature("message-truncated", "collective-shape-mismatch", ROOT,
+    Row("message-truncated", "collective-shape-mismatch", ROOT,
         "NCCL misc/socket.cc, NET/Socket sizes of both sides",
         "essage truncated|collective mismatch error",
         r"[Mm]essage truncated : receiv\w+ [\d,]+ bytes instead of \d+|collective mismatch error, local size",
@@ -206,15 +203,15 @@ ROWS = (
         fix="Compare the NCCL_ variables and the version of NCCL on all nodes (`env | grep NCCL_; cat "
             "/etc/nccl.conf`): nodes that choose another algorithm or protocol send other sizes. Where they are "
             "alike, print the shapes before the call"),
-    signature("gloo-preamble", "collective-shape-mismatch", ROOT,
+    Row("gloo-preamble", "collective-shape-mismatch", ROOT,
         "accelerate utils/operations.py, gloo algorithm.h",
         "op.preamble.length", r"op\.preamble\.length <= op\.nbytes", confidence=0.85,
         means="two ranks take part in one collective with different sizes", scope=RAISED),
-    signature("checked-in-twice", "rank-missing-or-duplicate", ROOT, "NCCL bootstrap.cc (check-in of ranks)",
+    Row("checked-in-twice", "rank-missing-or-duplicate", ROOT, "NCCL bootstrap.cc (check-in of ranks)",
         "already checked in", r"rank (?P<rank>\d+) of \d+ ranks? has already checked in", confidence=0.95),
-    signature("rank-count", "world-size-mismatch", ROOT, "NCCL bootstrap.cc",
+    Row("rank-count", "world-size-mismatch", ROOT, "NCCL bootstrap.cc",
         "from procs", "mismatch in (?:rank count|info) from procs", confidence=0.95),
-    signature("nccl-connect", "peer-died", SYMPTOM, "NCCL misc/socket.cc, errno of connect(2)",
+    Row("nccl-connect", "peer-died", SYMPTOM, "NCCL misc/socket.cc, errno of connect(2)",
         "onnect to|onnecting to|ocketPollConnect: connect",
         r"(?:NCCL|[Ss]ocket|"
         r"Connect to).*?[Cc]onnect(?:ing)? to (?P<peer>[\w.:\[\]%-]*?)<(?P<port>\d*)[^>]*> ?(?:failed|"
@@ -243,12 +240,12 @@ ROWS = (
         ("net-recv", "Call to ",
          r"(?:NCCL WARN|Net :|ocketProgressOpt:) Call to (?:recv|send|recvmsg)\S* (?:from|to)? ?\S* ?failed"),
     ]),
-    signature("deepep-late", "straggler", SYMPTOM,
+    Row("deepep-late", "straggler", SYMPTOM,
         "DeepEP csrc/deep_ep.cpp: kernels of dispatch and combine wait for the other ranks",
         "DeepEP", r"DeepEP\b.{0,40}timeout", confidence=0.46,
         means="another rank did not come to it, or the fabric lost what it sent", also="nccl-ib-error",
         scope=RAISED),
-    signature("nccl-net-id", "unknown", SYMPTOM,
+    Row("nccl-net-id", "unknown", SYMPTOM,
         "NCCL graph/topo.h: a device of another rank's graph is not among this one's",
         "find NET with id", "Could not find NET with id", confidence=0.35,
         means="NCCL's search of the topology failed: nodes with other network devices, or a defect of this NCCL",

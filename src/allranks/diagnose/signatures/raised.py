@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .row import Row, Scope, Sign, signature, table
+from dataclasses import replace
+
+from .row import CASCADE, ROOT, Row, Scope, table
 from .vocabulary import RELEASES
 
 ACCUSES = "rank-accuses"
@@ -17,54 +19,53 @@ _WHILE_CONFIGURING = (
     r'(?:__init__|initialize|_configure\w*|_do_\w*check|compute_elastic_config)\b(?!.*\n  File ")'
 )
 _LAST_SIX_FRAMES = r'(?s)File "(?=[^"\n]*%s)[^"\n]*", line (?!(?:.*?\n  File "){6})'
-_REFUSALS = ("ValueError", "AssertionError", "TypeError", "KeyError")
-ROWS = (
-    signature("loader-handover", "dataloader-worker-killed", Sign.ROOT,
+_REFUSALS = "ValueError|AssertionError|TypeError|KeyError"
+ROWS = tuple(replace(row, scope=Scope.EXCEPTION) for row in (
+    Row("loader-handover", "dataloader-worker-killed", ROOT,
         "torch multiprocessing/reductions.py, CPython multiprocessing/resource_sharer.py",
         "Error",
         r"^\S*(?:ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError|FileNotFoundError)\b",
         confidence=0.8,
         means="a worker of its DataLoader was lost between handing over a tensor and its file descriptor",
-        trace=r"(?s)torch/utils/data/dataloader\.py.{0,3000}rebuild_storage_fd", scope=Scope.EXCEPTION),
-    signature("checkpoint-short", "checkpoint-unreadable", Sign.ROOT,
+        trace=r"(?s)torch/utils/data/dataloader\.py.{0,3000}rebuild_storage_fd"),
+    Row("checkpoint-short", "checkpoint-unreadable", ROOT,
         "torch serialization.py _open_zipfile_reader, inline_container.cc the directory at a zip's end is read "
         "before its beginning (errno 22 EINVAL)",
         "rrno 22", r"\[Errno 22\]", confidence=0.9, means="the checkpoint file is cut short",
-        trace=r"PyTorchFileReader\(", scope=Scope.EXCEPTION),
-    signature("checkpoint-empty", "checkpoint-unreadable", Sign.ROOT, "torch serialization.py (an empty file)",
+        trace=r"PyTorchFileReader\("),
+    Row("checkpoint-empty", "checkpoint-unreadable", ROOT, "torch serialization.py (an empty file)",
         "EOFError", r"^\S*EOFError\b", confidence=0.9, means="the checkpoint file is empty or cut off",
-        trace=r"torch/serialization\.py", scope=Scope.EXCEPTION),
-    signature("generator-index", "invalid-device-ordinal", Sign.ROOT, "torch cuda/random.py default_generators",
+        trace=r"torch/serialization\.py"),
+    Row("generator-index", "invalid-device-ordinal", ROOT, "torch cuda/random.py default_generators",
         "IndexError", r"^\S*IndexError\b", confidence=0.8,
         means="torch has no such device: the process sees fewer than it counts",
-        trace=_LAST_FRAME % r"/torch/(?:cuda|npu|xpu|mtia)/random\.py", scope=Scope.EXCEPTION),
+        trace=_LAST_FRAME % r"/torch/(?:cuda|npu|xpu|mtia)/random\.py"),
     # Nearly all of accelerate's own ValueErrors refuse a configuration, or objects that do not fit it.
-    signature("accelerate-refuses", "accelerate-config", Sign.ROOT,
+    Row("accelerate-refuses", "accelerate-config", ROOT,
         "accelerate accelerator.py, state.py, utils/dataclasses.py, utils/launch.py, utils/fsdp_utils.py",
         "ValueError", r"^\S*ValueError\b", confidence=0.75,
         means="accelerate refuses its configuration, or what it does not fit",
         trace=_LAST_FRAME % r"/accelerate/(?:accelerator|state|utils/(?:dataclasses|launch|fsdp_utils))\.py",
-        scope=Scope.EXCEPTION,
         fix="Change what the message names, in the program or with `accelerate config`. `accelerate env` shows "
             "what is read"),
-    signature("trl-server", "program-exception", Sign.ROOT, "trl extras/vllm_client.py: paths of its server",
+    Row("trl-server", "program-exception", ROOT, "trl extras/vllm_client.py: paths of its server",
         "404", "Request failed: 404", confidence=0.85, means="the server that answers is not trl's",
-        trace=r"vllm_client\.py", scope=Scope.EXCEPTION,
+        trace=r"vllm_client\.py",
         fix="Start the server with `trl vllm-serve --model MODEL`. A plain vLLM server has none of these paths"),
-    signature("launcher-variable", "bad-launch-arguments", Sign.ROOT, "DeepSpeed launcher/multinode_runner.py",
+    Row("launcher-variable", "bad-launch-arguments", ROOT, "DeepSpeed launcher/multinode_runner.py",
         "KeyError", "KeyError: '[A-Z][A-Z_0-9]+'", confidence=0.8,
         means="a variable that this release of DeepSpeed's launcher changes is not set",
-        trace=_LAST_FOUR_FRAMES % r"deepspeed/launcher/(?:runner|multinode_runner|launch)", scope=Scope.EXCEPTION,
+        trace=_LAST_FOUR_FRAMES % r"deepspeed/launcher/(?:runner|multinode_runner|launch)",
         fix="Run `export {variable}=` before the start, or install a newer DeepSpeed"),
-    signature("hostfile-refused", "bad-launch-arguments", Sign.ROOT, "DeepSpeed launcher/runner.py",
+    Row("hostfile-refused", "bad-launch-arguments", ROOT, "DeepSpeed launcher/runner.py",
         "ostfile|slots", "[Hh]ostfile|slots", confidence=0.9, means="DeepSpeed's launcher refuses its hostfile",
-        trace=_LAST_FOUR_FRAMES % r"deepspeed/launcher/(?:runner|launch)", scope=Scope.EXCEPTION,
+        trace=_LAST_FOUR_FRAMES % r"deepspeed/launcher/(?:runner|launch)",
         fix="Write one line a node into the hostfile: `NAME slots=8`, with a name of ~/.ssh/config or an "
             "address, and each once"),
     *(
-        Row(id_, cause, role=Sign.ROOT, source=source, needs=_REFUSALS,
+        Row(id_, cause, role=ROOT, source=source, literals=_REFUSALS,
             pattern=r"^\S*(?:Value|Assertion|Type|Key)Error\b", confidence=0.75, means=means,
-            scope=Scope.EXCEPTION, trace=_LAST_FOUR_FRAMES % path)
+            trace=_LAST_FOUR_FRAMES % path)
         for id_, cause, source, path, means in (
             ("deepspeed-refuses", "deepspeed-config", "DeepSpeed runtime/config.py, runtime/zero/config.py",
              r"deepspeed/runtime/(?:zero/)?config", "DeepSpeed refuses its configuration"),
@@ -77,44 +78,39 @@ ROWS = (
         )
     ),
     # Megatron arguments.py, transformers hf_argparser.py, vLLM and SGLang server_args.py name these functions so.
-    Row("arguments-refused", "bad-launch-arguments", role=Sign.ROOT, source="the program's own check of its arguments",
-        needs=_REFUSALS,
+    Row("arguments-refused", "bad-launch-arguments", role=ROOT, source="the program's own check of its arguments",
+        literals=_REFUSALS,
         pattern=r"^\S*(?:Value|Assertion|Type|Key)Error\b", confidence=0.6, means="the program refuses its arguments",
-        scope=Scope.EXCEPTION,
         trace=r"(?s), in (?:from_cli_args|(?:validate|check|verify)_args?|parse_args_into_dataclasses)\b"
               r"(?!(?:.*?\n  File \"){4})"),
-    signature("deepspeed-combination", "deepspeed-config", Sign.ROOT,
+    Row("deepspeed-combination", "deepspeed-config", ROOT,
         "DeepSpeed __init__.py, runtime/engine.py, runtime/zero/stage3.py, elasticity/elasticity.py",
         "AssertionError|NotImplementedError|ValueError", r"^\S*(?:Assertion|NotImplemented|Value)Error\b",
         confidence=0.75, means="DeepSpeed does not take this combination of settings",
-        trace=_WHILE_CONFIGURING % r"/deepspeed/(?:__init__|runtime/engine|runtime/zero/stage|elasticity/)",
-        scope=Scope.EXCEPTION),
-    signature("config-json", "deepspeed-config", Sign.ROOT,
+        trace=_WHILE_CONFIGURING % r"/deepspeed/(?:__init__|runtime/engine|runtime/zero/stage|elasticity/)"),
+    Row("config-json", "deepspeed-config", ROOT,
         "DeepSpeed runtime/config.py, accelerate utils/deepspeed.py",
         "JSONDecodeError", r"^\S*JSONDecodeError\b", confidence=0.85,
         means="DeepSpeed's configuration is not valid JSON",
-        trace=_LAST_SIX_FRAMES % r"(?:deepspeed/runtime/config|accelerate/utils/deepspeed)",
-        scope=Scope.EXCEPTION),
-    signature("rendezvous-refuses", "bad-launch-arguments", Sign.ROOT,
+        trace=_LAST_SIX_FRAMES % r"(?:deepspeed/runtime/config|accelerate/utils/deepspeed)"),
+    Row("rendezvous-refuses", "bad-launch-arguments", ROOT,
         "torch distributed/elastic/rendezvous, elastic/multiprocessing/api.py",
         "ValueError", r"^\S*ValueError\b", confidence=0.75, means="torchrun refuses its arguments",
-        trace=_LAST_FRAME % r"/torch/distributed/elastic/(?:rendezvous/\w*|multiprocessing/api)\.py",
-        scope=Scope.EXCEPTION),
+        trace=_LAST_FRAME % r"/torch/distributed/elastic/(?:rendezvous/\w*|multiprocessing/api)\.py"),
     # torch calls a module's forward with what the program gave it, so there the program may be wrong.
-    signature("library-argument", "environment-mismatch", Sign.ROOT, "CPython: Python/ceval.c, Objects/call.c",
+    Row("library-argument", "environment-mismatch", ROOT, "CPython: Python/ceval.c, Objects/call.c",
         "unexpected keyword argument|required positional argument",
         r"TypeError: .* (?:got an unexpected keyword argument|missing \d+ required positional arguments?: )",
         confidence=0.65, means="a library calls it so, and the installed versions of the two do not fit",
         trace=_LAST_FRAME % r"/(?:(?:site|dist)-packages/(?!torch/nn/modules/module\.py)|megatron/core/)[^\"\n]*",
-        scope=Scope.EXCEPTION,
         fix=RELEASES),
-)  # fmt: skip
+))  # fmt: skip
 LAST = (
-    signature("import-failed", "missing-module", Sign.ROOT, "CPython importlib",
+    Row("import-failed", "missing-module", ROOT, "CPython importlib",
         "ImportError", r"^\S*ImportError\b", scope=Scope.EXCEPTION),
     # A plain OS error is not among them: "Connection reset by peer" from a database is the program's own affair.
     *table(
-        "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp, reducer.cpp, NCCL socket.cc", Sign.CASCADE,
+        "gloo transport/tcp/pair.cc, torch TCPStore.cpp, socket.cpp, reducer.cpp, NCCL socket.cc", CASCADE,
         "peer-died",
         [(ACCUSES, "DDP expects same model|appears not to match s|monitoredBarrier",
          r"DDP expects same model across all ranks|appears not to match (?:sizes|strides) of the same param in process|"

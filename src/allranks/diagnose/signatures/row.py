@@ -20,6 +20,12 @@ class Sign(enum.Enum):
     HARMLESS = "harmless"  # looks bad, means nothing
 
 
+ROOT = Sign.ROOT
+WEAK = Sign.WEAK
+SYMPTOM = Sign.SYMPTOM
+CASCADE = Sign.CASCADE
+
+
 class Scope(enum.Flag):
     """The texts that a row is tried on."""
 
@@ -54,7 +60,7 @@ def bounded(pattern: str) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """`needs`: literals, one of which stands in every text that `pattern` finds; the scan looks for them first.
+    """`literals`, separated by `|`: one stands in every text that `pattern` finds; the scan looks for them first.
 
     In `pattern` no repetition is without end: `.*` means at most `GAP` characters, `*` and `+` behind anything else at
     most `WORD` of it (`bounded`), as a search that goes on to the end of a line from each of its beginnings is
@@ -69,7 +75,7 @@ class Row:
     cause: str
     role: Sign
     source: str
-    needs: tuple[str, ...]
+    literals: str
     pattern: str
     confidence: float = 0.9
     means: str = ""
@@ -78,6 +84,11 @@ class Row:
     scope: Scope = Scope.LOG
     trace: str = ""
     fix: str = ""
+
+    @cached_property
+    def needs(self) -> tuple[str, ...]:
+        """The literals, one by one."""
+        return tuple(self.literals.split("|"))
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
@@ -95,40 +106,6 @@ class Row:
         return self.compiled.search(text)
 
 
-def signature(
-    id_: str,
-    cause: str,
-    role: Sign,
-    source: str,
-    literals: str,
-    pattern: str,
-    *,
-    confidence: float = 0.9,
-    means: str = "",
-    also: str = "",
-    rule: str = "",
-    scope: Scope = Scope.LOG,
-    trace: str = "",
-    fix: str = "",
-) -> Row:
-    """Make a row; its literals are separated by `|`."""
-    return Row(
-        id_,
-        cause,
-        role,
-        source,
-        needs=tuple(literals.split("|")),
-        pattern=pattern,
-        confidence=confidence,
-        means=means,
-        also=also,
-        rule=rule,
-        scope=scope,
-        trace=trace,
-        fix=fix,
-    )
-
-
 Cells = (
     tuple[str, str, str]
     | tuple[str, str, str, float]
@@ -140,6 +117,6 @@ Cells = (
 def table(
     source: str, role: Sign, cause: str, rows: Sequence[Cells], *, scope: Scope = Scope.LOG, fix: str = ""
 ) -> tuple[Row, ...]:
-    """Make rows of one cause and source: (id, literals separated by `|`, pattern, then confidence, means, also)."""
-    made = (Row(row[0], cause, role, source, tuple(row[1].split("|")), *row[2:]) for row in rows)
+    """Make rows of one cause and source: (id, literals, pattern, then confidence, means, also)."""
+    made = (Row(row[0], cause, role, source, *row[1:]) for row in rows)
     return tuple(replace(row, scope=scope, fix=fix) for row in made)

@@ -106,7 +106,9 @@ def _row(table: Json, place: str, source: str) -> Row:
         needs = _literals_of(pattern, place)
     if min(map(len, needs)) < LEAST:
         raise ConfigError(f"{place}: at least {LEAST} characters of plain text must stand in every line that it finds")
-    return Row(words["id"], words["cause"], role=Sign.SITE, source=source, needs=needs, pattern=pattern,
+    # a literal of its own has no mark between literals: of a text with one, its longest part stands in every line too
+    literals = "|".join(max(need.split("|"), key=len) for need in needs)
+    return Row(words["id"], words["cause"], role=Sign.SITE, source=source, literals=literals, pattern=pattern,
         confidence=0.97, means=words.get("means", ""),
                scope=RAISED, fix=words["fix"])  # fmt: skip
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from .row import RAISED, Scope, Sign, signature, table
+from .row import CASCADE, RAISED, ROOT, SYMPTOM, WEAK, Row, Scope, table
 from .vocabulary import OPTIONS, SAME_MODEL
 
-ROOT = Sign.ROOT
-WEAK = Sign.WEAK
-SYMPTOM = Sign.SYMPTOM
-CASCADE = Sign.CASCADE
 _IMPORT = "CPython: Python/ceval.c (import_from)"
 PROJECT = (
     "Compare the project's code with `git rev-parse HEAD && git status --short` on every node. "
@@ -23,7 +19,7 @@ PROCESSES = (
     "`--pids-limit` of Docker, TasksMax of a systemd service"
 )
 ROWS = (
-    signature("lost-environment", "environment-mismatch", ROOT, "agent/runner.py, LOST_ENVIRONMENT",
+    Row("lost-environment", "environment-mismatch", ROOT, "agent/runner.py, LOST_ENVIRONMENT",
         "starts the program without its environment",
         "RANK is not set: the command of --wrap starts the program without its environment", confidence=0.97,
         means="the command of --wrap starts the program without its environment",
@@ -56,27 +52,27 @@ ROWS = (
          r"AcceleratorState.{0,60}(?:initialized|has no attribute)|accelerate config.{0,40}not", 0.85),
         ("fsdp-layer", "transformer layer class", "Could not find the transformer layer class", 0.75),
     ]),
-    signature("circular-import", "program-exception", ROOT, _IMPORT,
+    Row("circular-import", "program-exception", ROOT, _IMPORT,
         "partially initialized module",
         "ImportError: cannot import name '[^']+' from partially initialized module", confidence=0.8,
         means="the program's modules import each other in a circle", scope=RAISED),
     # A file of the project: not below the interpreter's own directories.
-    signature("project-import", "environment-mismatch", ROOT, _IMPORT,
+    Row("project-import", "environment-mismatch", ROOT, _IMPORT,
         "cannot import name",
         r"ImportError: cannot import name '[^']+' from '[^']+' \((?P<file>/(?:(?!(?:site|dist)-packages/|"
         r"lib(?:64)?/python\d)[^)]){1,400})\)", confidence=0.75,
         means="that file of the project has no such name on this node", scope=RAISED,
         fix=PROJECT),
-    signature("other-program", "environment-mismatch", WEAK,
+    Row("other-program", "environment-mismatch", WEAK,
         "glibc elf/dl-lookup.c, of a program that is not Python",
         "symbol lookup error", r"^(?!\S*python)\S+: symbol lookup error: .*undefined symbol: ", confidence=0.4,
         means="a program beside the ranks finds another library than it was built with"),
-    signature("other-apex", "environment-mismatch", ROOT, "PyPI's apex 0.9.10dev, another package than NVIDIA's",
+    Row("other-apex", "environment-mismatch", ROOT, "PyPI's apex 0.9.10dev, another package than NVIDIA's",
         "UnencryptedCookieSessionFactoryConfig", "name 'UnencryptedCookieSessionFactoryConfig'", confidence=0.95,
         means="the package apex of PyPI is another one than NVIDIA's", scope=RAISED,
         fix="Run `python -m pip uninstall apex` on every node, and build NVIDIA's apex from its repository, or "
             "use torch.amp instead"),
-    signature("torch-symbol", "environment-mismatch", ROOT,
+    Row("torch-symbol", "environment-mismatch", ROOT,
         "the dynamic linker, of an extension that was built for another torch",
         "undefined symbol: _ZN",
         r"(?:^|/)(?P<module>[A-Za-z]\w{0,60})(?:\.cpython-[\w-]{1,40})?\.so: undefined symbol: _ZNK?\d?(?:3c10|"
@@ -84,21 +80,21 @@ ROWS = (
         fix="Build it again for this torch, on every node: `python -m pip install --force-reinstall --no-deps "
             "--no-cache-dir --no-build-isolation PACKAGE`, such as flash-attn for flash_attn_2_cuda. Here it is "
             "{module}"),
-    signature("library-absent", "environment-mismatch", ROOT, "the dynamic linker, glibc elf/dl-load.c",
+    Row("library-absent", "environment-mismatch", ROOT, "the dynamic linker, glibc elf/dl-load.c",
         "cannot open shared object file",
         r"(?P<lib>lib[\w.+-]{1,60}): cannot open shared object file: No such file|"
         r"(?P<lib2>lib[\w.+-]{1,60}): cannot open shared object file$", confidence=0.85,
         means="that library is not found on this node", scope=RAISED,
         fix="Look for it with `find / -name {lib}` on that node. Put its directory into LD_LIBRARY_PATH, alike "
             "on all nodes, or install the package that has it{vendor_script}"),
-    signature("linker", "environment-mismatch", ROOT,
+    Row("linker", "environment-mismatch", ROOT,
         "GNU ld, clang's lld: a library of the CUDA toolkit or of the system that is not there",
         "find -l|find library -l", r"(?:cannot|unable to) find (?:library )?-l(?P<lib>[\w.+-]{1,60})",
         confidence=0.9, means="the extension cannot be linked here",
         fix="Install lib{lib} on that node (libcurand, libcudart and others are of the CUDA toolkit), and name "
             "its directory: `export LIBRARY_PATH=$CUDA_HOME/lib64:$LIBRARY_PATH`. Remove "
             "~/.cache/torch_extensions after it"),
-    signature("compiler", "environment-mismatch", ROOT,
+    Row("compiler", "environment-mismatch", ROOT,
         "gcc, nvcc, hipcc, ptxas, setuptools, Triton runtime/build.py: what is compiled on the node",
         "fatal error: |nvcc fatal|ptxas fatal|Command '['|error: command '|libcuda.so cannot|"
         "subprocess-exited-with|ailed building wheel|ailed to build",
@@ -110,12 +106,12 @@ ROWS = (
         fix="Read the compiler's own lines above it. Python.h is of python3-dev, the CUDA headers and nvcc of a "
             "toolkit of torch's CUDA version (`nvcc --version`), libcuda of the driver (`ldconfig -p | grep "
             "libcuda`). A wheel that is built for this torch needs no compiler"),
-    signature("ninja", "environment-mismatch", ROOT, "torch utils/cpp_extension.py verify_ninja_availability",
+    Row("ninja", "environment-mismatch", ROOT, "torch utils/cpp_extension.py verify_ninja_availability",
         "Ninja is required", r"Ninja is required to load C\+\+ extensions", confidence=0.9,
         means="the build tool of extensions is not installed there, or not on PATH", scope=RAISED,
         fix="Run `python -m pip install ninja` on {node} with the interpreter that runs the training, and keep "
             "its bin directory on PATH"),
-    signature("pip-conflict", "environment-mismatch", ROOT,
+    Row("pip-conflict", "environment-mismatch", ROOT,
         "pip _internal/resolution/resolvelib/factory.py, uv resolver",
         "conflicting dependencies|ResolutionImpossible|No matching distribution|that satisfies the requirement|"
         "No solution found when resolving",
@@ -126,7 +122,7 @@ ROWS = (
         fix="Install torch of one version first, from its own index (`--index-url`, `--extra-index-url`), then "
             "the others without another torch: `python -m pip install --no-deps`. Their requirements name the "
             "version"),
-    signature("module-hollow", "environment-mismatch", ROOT,
+    Row("module-hollow", "environment-mismatch", ROOT,
         "CPython Objects/moduleobject.c, Python/ceval.c: a package without what it must have",
         "module '|unknown location",
         r"AttributeError: (?:partially initialized )?module '(?P<module>(?!torch')[A-Za-z]\w*)[\w.]*' has no attr"
@@ -136,7 +132,7 @@ ROWS = (
         fix="Run `python -c 'import {module}; print({module}.__path__)'` on every node, where the ranks start. "
             "Rename what hides the package, else install the version that the program names: `python -m pip "
             "install '{module}==VERSION'`"),
-    signature("library-unopened", "environment-mismatch", ROOT,
+    Row("library-unopened", "environment-mismatch", ROOT,
         "dlopen(3) in NCCL, Triton and others: a library that is not found",
         "ailed to open lib|ailed to load lib|ould not load lib",
         r"(?:[Ff]ailed to (?:open|load)|[Cc]ould not load) (?:library |"
@@ -145,31 +141,31 @@ ROWS = (
         fix="Look for it with `find / -name '{lib}*'` on that node, and put its directory into LD_LIBRARY_PATH, "
             "alike on all nodes. A container gets the driver's libraries from its runtime "
             "(NVIDIA_DRIVER_CAPABILITIES=all)"),
-    signature("vllm-one-node", "cuda-device-unavailable", ROOT,
+    Row("vllm-one-node", "cuda-device-unavailable", ROOT,
         "vLLM executor/uniproc_executor.py, v1/worker: more ranks than this node has devices",
         "max local gpu count", r"world_size \(\d+\) is less than than max local gpu count", confidence=0.92,
         means="vLLM starts all ranks on this node, which has fewer devices", scope=RAISED,
         fix="Let Ray start them on several nodes: `ray start` on each, then `--distributed-executor-backend "
             "ray`. Or ask for no more than `{list}` shows (--tensor-parallel-size, --pipeline-parallel-size)"),
-    signature("vllm-nccl", "environment-mismatch", ROOT, "vLLM distributed/device_communicators/pynccl_wrapper.py",
+    Row("vllm-nccl", "environment-mismatch", ROOT, "vLLM distributed/device_communicators/pynccl_wrapper.py",
         "Failed to load NCCL library", r"Failed to load NCCL library from (?P<path>\S{1,300}?)\.? ",
         confidence=0.88, means="that file is absent, damaged, or needs a library that is", scope=RAISED,
         fix="Run `ldd {path}` on {node}. Unset VLLM_NCCL_SO_PATH and LD_LIBRARY_PATH, or name the libnccl.so.2 "
             "that torch brings: `find / -name 'libnccl.so*'`"),
-    signature("gpu-architecture", "environment-mismatch", ROOT,
+    Row("gpu-architecture", "environment-mismatch", ROOT,
         "aiter, FlashAttention, vLLM: a kernel that is written for other GPUs",
         "requires ", r"requires (?:GPUs? with |a GPU with )?(?:gfx\d|sm_?\d\d|compute capability)", confidence=0.8,
         means="this GPU is none of those that the kernel was written for", scope=RAISED,
         fix="Choose another kernel, such as another attention backend (VLLM_ATTENTION_BACKEND, "
             "--attention-backend), or a release of that library that knows this GPU: `{gpu_arch}`"),
-    signature("architecture", "environment-mismatch", ROOT,
+    Row("architecture", "environment-mismatch", ROOT,
         "vLLM, SGLang, transformers: an architecture that this version does not know",
         "are not supported for now|does not recognize this architecture",
         "Model architectures .{0,200} are not supported for now|does not recognize this architecture",
         confidence=0.78, means="this version of the library is older than the model", scope=RAISED,
         fix="Run `python -m pip install -U transformers vllm` (of these the one that says so) on every node, or "
             "use an engine that knows the model"),
-    signature("version-range", "environment-mismatch", ROOT,
+    Row("version-range", "environment-mismatch", ROOT,
         "transformers utils/versions.py, packaging: a range that the installed version is not in",
         "equires ",
         r"[Rr]equires (?P<module>[A-Za-z][\w.-]{0,60})(?: version)? ?(?P<range>[<>=!~]=? ?[\w.,<>=!~ ]{1,60}?),? "
@@ -187,7 +183,7 @@ ROWS = (
          r"cannot open shared object file|undefined symbol: |version `(?:GLIBC|GLIBCXX|CXXABI|FABRIC|NCCL|"
          r"OPENSSL|IBVERBS)_?\S*' not found|DLL load failed", 0.8),
     ], scope=RAISED),
-    signature("device-package", "environment-mismatch", ROOT,
+    Row("device-package", "environment-mismatch", ROOT,
         "torch/__init__.py, c10 Device.cpp: the package that brings a device was not imported",
         "at start of device string|has no attribute 'npu'|has no attribute 'hpu'",
         "at start of device string: (?P<device>npu|hpu|xla|xpu)|module 'torch' has no attribute '(?P<device2>npu|"
@@ -223,32 +219,32 @@ ROWS = (
          r"Optimizer|ProcessGroup\w*)' object has no attribute '_[a-z]", 0.68,
          "the installed package has another version than the program expects"),
     ]),
-    signature("version-apart", "environment-mismatch", ROOT, "Ray python/ray/_private/utils.py check_version_info",
+    Row("version-apart", "environment-mismatch", ROOT, "Ray python/ray/_private/utils.py check_version_info",
         "ersion mismatch", "Version mismatch: The cluster was started with", confidence=0.92,
         means="this node has another version of Ray or Python than the cluster", scope=RAISED,
         fix="Use one version of Ray and of Python on all nodes: `python -m pip install 'ray==VERSION'`, or one "
             "image. Where that cluster is not the one meant, end it with `ray stop --force`, or unset "
             "RAY_ADDRESS"),
-    signature("torchvision-operator", "environment-mismatch", ROOT, "torchvision and torch of two releases",
+    Row("torchvision-operator", "environment-mismatch", ROOT, "torchvision and torch of two releases",
         "torchvision::", r"operator torchvision::\w+ does not exist|Could not run 'torchvision::", confidence=0.93,
         means="torchvision was built for another torch", scope=RAISED,
         fix="Install both of one release: `python -m pip install -U torch torchvision` on every node"),
-    signature("cublas-other", "environment-mismatch", ROOT,
+    Row("cublas-other", "environment-mismatch", ROOT,
         "cuBLAS: another libcublas than the one that torch was built with",
         "CUBLAS_STATUS_INVALID_VALUE", "CUBLAS_STATUS_INVALID_VALUE when calling", confidence=0.6,
         means="in most cases LD_LIBRARY_PATH holds another libcublas", also="cuda-kernel-fault", scope=RAISED,
         fix="Run it once with `unset LD_LIBRARY_PATH`, and look with `python -m pip list | grep cublas`: it "
             "must be the one that this torch asks for"),
-    signature("cuda-forked", "program-exception", ROOT, "torch cuda/__init__.py, xpu/__init__.py _lazy_init",
+    Row("cuda-forked", "program-exception", ROOT, "torch cuda/__init__.py, xpu/__init__.py _lazy_init",
         "in forked subprocess", r"Cannot re-initialize \w+ in forked subprocess", confidence=0.95,
         means="a process that had used the device was forked", scope=RAISED,
         fix="Start the workers with spawn: VLLM_WORKER_MULTIPROC_METHOD=spawn for vLLM, "
             "multiprocessing_context='spawn' for a DataLoader. Or touch no device before that"),
-    signature("expandable-pool", "environment-mismatch", ROOT, "vLLM device_allocator/cumem.py",
+    Row("expandable-pool", "environment-mismatch", ROOT, "vLLM device_allocator/cumem.py",
         "xpandable segments", "Expandable segments are not compatible with memory pool", confidence=0.9,
         means="vLLM's sleep mode needs another allocator than the variable asks for", scope=RAISED,
         fix="Unset PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF (expandable_segments:True) for these processes"),
-    signature("unsupported-kernel", "environment-mismatch", ROOT,
+    Row("unsupported-kernel", "environment-mismatch", ROOT,
         "TransformerEngine common/, cuDNN's frontend, cuBLAS: no kernel for these shapes and types on this GPU",
         "in function nvte_|_STATUS_NOT_SUPPORTED|valid execution plan|suitable cuBLAS",
         r"in function nvte_\w{1,60}: |CU(?:BLAS|DNN)_STATUS_NOT_SUPPORTED|No valid execution plans?|"
@@ -266,26 +262,26 @@ ROWS = (
          r"requires the \S+ library but it was not found|ImportError: .{0,200}pip install|"
          r"seems to be not installed|You need to have \w[\w ]* installed", 0.85),
     ], scope=RAISED),
-    signature("no-space", "disk-full", ROOT, "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)",
+    Row("no-space", "disk-full", ROOT, "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)",
         "o space left|enough disk space|rrno 28|os error 28|StorageFull|ENOSPC|quota exceeded|rrno 122|EDQUOT|"
         "Quota exceeded|No queda espacio|Aucun espace disponible|kein Speicherplatz|设备上没有空间",
         r"No queda espacio en el dispositivo|Aucun espace disponible sur le périphérique|设备上没有空间|"
         r"kein Speicherplatz mehr verfügbar|[Nn]o space left on device|Not enough disk space|\(os error 28\)|"
         r"StorageFull|\[?Errno 28\]?|ENOSPC|[Dd]isk quota exceeded|\[Errno 122\]|EDQUOT|"
         r"[Qq]uota exceeded(?!.*\bpods?\b)", scope=RAISED | Scope.AGENT),
-    signature("state-dict", "checkpoint-unreadable", ROOT,
+    Row("state-dict", "checkpoint-unreadable", ROOT,
         "torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
         "loading state_dict|size mismatch for|key(s) in state_dict|copying a param",
         r"loading state_dict|size mismatch for |(?:Missing|Unexpected) key\(s\) in state_dict|"
         r"copying a param with shape", scope=RAISED,
         fix=SAME_MODEL),
-    signature("zero-world", "checkpoint-unreadable", ROOT, "DeepSpeed runtime/engine.py _load_zero_checkpoint",
+    Row("zero-world", "checkpoint-unreadable", ROOT, "DeepSpeed runtime/engine.py _load_zero_checkpoint",
         "used a DP world size", "checkpoint being loaded used a DP world size", confidence=0.95,
         means="it is in as many parts as ranks have saved it", scope=RAISED,
         fix="Start as many ranks as have saved it. Or convert it with DeepSpeed's ds_to_universal.py and load "
             "it with `load_universal`. `zero_to_fp32.py`, which lies in it, gives the weights without the "
             "optimizer"),
-    signature("weights-only", "checkpoint-unreadable", ROOT,
+    Row("weights-only", "checkpoint-unreadable", ROOT,
         "torch serialization.py: torch 2.6 and later load weights alone",
         "Weights only load failed|allowed global by default",
         "Weights only load failed|was not an allowed global by default", confidence=0.95,
@@ -320,33 +316,33 @@ ROWS = (
          "incomplete).{0,60}checkpoint(?!ing))|Missing key in checkpoint state_dict", 0.85),
         ("empty-pickle", "Ran out of input", "EOFError: Ran out of input", 0.75, "the file is empty or cut off"),
     ]),
-    signature("stream-writer", "disk-full", ROOT,
+    Row("stream-writer", "disk-full", ROOT,
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)",
         "PytorchStreamWriter|basic_ios::clear|unexpected pos|file write failed|write(): fd",
         r"\bwrite\(\): fd \d+ failed with|basic_ios::clear: iostream error|PytorchStreamWriter failed writing|"
         r"unexpected pos \d+ vs \d+|file write failed", confidence=0.78,
         means="torch could not write the whole file: the disk or the quota is full, in almost all cases",
         scope=RAISED),
-    signature("disk-pressure", "disk-full", ROOT,
+    Row("disk-pressure", "disk-full", ROOT,
         "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)",
         "ephemeral|ephemeral-storage|DiskPressure|disk full|disk is full|Disk full|EmptyDir|FreeDiskSpaceFailed|"
         "full, available space",
         r"ephemeral local storage usage exceeds|Usage of EmptyDir volume .* exceeds|FreeDiskSpaceFailed|"
         r"is over \d+% full, available space|low on resource: ephemeral-storage|DiskPressure|"
         r"ephemeral.storage.{0,40}exceed|(?i:disk (?:is )?full)", confidence=0.85),
-    signature("open-files", "too-many-open-files", ROOT, "errno 24 EMFILE, 23 ENFILE, torch multiprocessing",
+    Row("open-files", "too-many-open-files", ROOT, "errno 24 EMFILE, 23 ENFILE, torch multiprocessing",
         "oo many open files|Too many open files|rrno 24|items of ancdata|EMFILE|rrno 23|system limit exceeded on "
         "number",
         r"system limit exceeded on number of (?:files|pipes)|[Tt]oo many open files|\[Errno 2[34]\]|"
         r"received \d+ items of ancdata|EMFILE", confidence=0.92, scope=RAISED | Scope.AGENT),
-    signature("shared-name", "dataloader-worker-killed", ROOT,
+    Row("shared-name", "dataloader-worker-killed", ROOT,
         "torch multiprocessing/reductions.py rebuild_storage_filename, shared by file names",
         "unable to open shared memory object",
         r"unable to open shared memory object </torch_\w+> .*No such file or directory", confidence=0.9,
         means="the worker that had put a tensor there has ended, or removed it", scope=RAISED,
         fix="Share by descriptors: torch.multiprocessing.set_sharing_strategy('file_descriptor'), with `ulimit "
             "-n 65536`. Or use fewer workers"),
-    signature("loader-bus", "dataloader-worker-killed", ROOT,
+    Row("loader-bus", "dataloader-worker-killed", ROOT,
         "torch utils/data/dataloader.py, csrc/DataLoader.cpp",
         "us error",
         r"DataLoader worker (?:\(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40})?is killed by signal: Bus error|"
@@ -355,7 +351,7 @@ ROWS = (
         fix="Run `df -h /dev/shm` on {node}. A bus error says that it was full. Containers take "
             "`--shm-size=16g` or `--ipc=host`, pods an emptyDir with `medium: Memory` there. Or use fewer "
             "workers"),
-    signature("loader-worker", "dataloader-worker-killed", ROOT,
+    Row("loader-worker", "dataloader-worker-killed", ROOT,
         "torch utils/data/dataloader.py, csrc/DataLoader.cpp",
         "encountered in worker|DataLoader|Pin memory thread",
         r"DataLoader worker (?:\(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40})?(?:exited unexpectedly|"
@@ -373,13 +369,13 @@ ROWS = (
         ("cpu-memalign", "posix_memalign", r"posix_memalign\(.{0,60}== 0\. 12 vs 0", 0.75,
          "this machine had no memory left for a tensor"),
     ], scope=RAISED | Scope.AGENT),
-    signature("local-rank", "bad-launch-arguments", ROOT,
+    Row("local-rank", "bad-launch-arguments", ROOT,
         "argparse, click, typer, hydra, torch/distributed/run.py what a parser refuses",
         "local-rank|local_rank", "unrecognized arguments: .*--local[-_]rank", confidence=0.95,
         means="the launcher passes its rank as an option, which the script does not know",
         fix="Read LOCAL_RANK from the environment, and start with `torchrun`, which passes no such option. Or "
             "let the parser take both --local-rank and --local_rank"),
-    signature("argument-required", "bad-launch-arguments", ROOT,
+    Row("argument-required", "bad-launch-arguments", ROOT,
         "argparse, click, typer, hydra, torch/distributed/run.py what a parser refuses",
         "error: ", "error: (?:the following arguments are required|one of the arguments)", confidence=0.93,
         fix="Give what the message names, behind the name of the script: what stands before it is the launcher's"),
@@ -422,22 +418,22 @@ ROWS = (
         ("option-values", "max_model_len|Please set at least one of '",
          "User-specified max_model_len .* is greater than|Please set at least one of '", 0.85),
     ], scope=RAISED, fix=OPTIONS),
-    signature("line-continuation", "bad-launch-arguments", WEAK,
+    Row("line-continuation", "bad-launch-arguments", WEAK,
         "sh, bash: an option that stands alone on its line",
         ": command not found", r"(?<![\w-])--?[A-Za-z][\w-]*: command not found", confidence=0.5,
         means="the backslash at the end of the line before is missing, or a blank follows it"),
-    signature("no-script", "remote-path-missing", ROOT,
+    Row("no-script", "remote-path-missing", ROOT,
         "CPython main.c, sh, bash, env, execvp a program or directory that the node has not",
         "can't open file|__main__' module|can't find",
         r"can't open file '?(?P<path>[^']+)'?: \[Errno 2\]|can't find '__main__' module", confidence=0.92),
-    signature("no-tool", "remote-path-missing", ROOT, "CPython subprocess.py: a program that a library starts",
+    Row("no-tool", "remote-path-missing", ROOT, "CPython subprocess.py: a program that a library starts",
         "No such file or directory: '",
         r"No such file or directory: '(?P<tool>ldconfig|nvcc|hipcc|gcc|g\+\+|c\+\+|cc|ninja|git|ffmpeg|ip|ssh|"
         r"srun|scontrol|sinfo|mpirun|nvidia-smi|rocm-smi|rocminfo|npu-smi|hl-smi)'$", confidence=0.92,
         means="that program is not there, or not on PATH", scope=RAISED,
         fix="Install {tool} on {node}, or put its directory on PATH there (/sbin and /usr/sbin hold ldconfig "
             "and ip)"),
-    signature("no-orted", "remote-path-missing", ROOT, "Open MPI plm_rsh: its daemon orted, of PRRTE prted",
+    Row("no-orted", "remote-path-missing", ROOT, "Open MPI plm_rsh: its daemon orted, of PRRTE prted",
         "orted: |prted: ", r"\b(?:orted|prted): (?:command )?not found", confidence=0.93,
         means="mpirun starts its daemon there by ssh, and that shell does not find it",
         fix="Run `mpirun --prefix DIRECTORY-OF-MPI …`, with the same Open MPI on every node. Or set PATH and "
@@ -457,24 +453,24 @@ ROWS = (
          r"(?:could not|unable to) (?:find|access|locate|launch).{0,60}(?:specified )?executable|"
          r"could not access\s+or execute an executable", 0.88),
     ]),
-    signature("permission", "permission-denied", ROOT, "errno 13 EACCES, 1 EPERM, 30 EROFS, huggingface_hub",
+    Row("permission", "permission-denied", ROOT, "errno 13 EACCES, 1 EPERM, 30 EROFS, huggingface_hub",
         "rrno 13|PermissionError|ermission denied|rrno 30|Read-only file system|rrno 1]|Operation not permitted|"
         "Insufficient Permissions|EACCES|rrno: 13|Permiso denegado|Permission non accord|Keine Berechtigung|权限不够",
         r"PermissionError|\[Errno (?:13|1|30)\]|\bEACCES\b|errno: 13 - |(?:: |"
         r"^)Permission denied(?! \()(?!.*please try again)|: permission denied(?:: unknown)?\.?$|"
         r"Permiso denegado|Permission non accordée|Keine Berechtigung|权限不够|Read-only file system|"
         r"Operation not permitted|Insufficient Permissions", confidence=0.85, scope=RAISED),
-    signature("gated", "permission-denied", ROOT, "errno 13 EACCES, 1 EPERM, 30 EROFS, huggingface_hub",
+    Row("gated", "permission-denied", ROOT, "errno 13 EACCES, 1 EPERM, 30 EROFS, huggingface_hub",
         "401 Client Error|403 Client Error|Access Denied|AccessDenied|ExpiredToken|NoCredentialsError|is "
         "forbidden: User",
         r"(?<!RepositoryNotFoundError: )40[13] Client Error|Access ?Denied|\(ExpiredToken\)|NoCredentialsError|"
         r"is forbidden: User \S+ cannot", confidence=0.7),
-    signature("is-directory", "missing-file", ROOT, "errno 21 EISDIR",
+    Row("is-directory", "missing-file", ROOT, "errno 21 EISDIR",
         "rrno 21]|IsADirectoryError", r"\[Errno 21\]|IsADirectoryError", confidence=0.85,
         means="a directory stands where the program wants a file", scope=RAISED,
         fix="Run `ls -l {path}` on every node. Name the file inside it that the program wants, or correct the "
             "path"),
-    signature("no-file", "missing-file", ROOT, "errno 2 ENOENT, 20 ENOTDIR, huggingface_hub, datasets",
+    Row("no-file", "missing-file", ROOT, "errno 2 ENOENT, 20 ENOTDIR, huggingface_hub, datasets",
         "rrno 2]|rrno 20]|FileNotFoundError|NotADirectoryError|No such file or directory",
         r"\[Errno (?:2|20)\]|FileNotFoundError|NotADirectoryError|No such file or directory", confidence=0.85,
         scope=RAISED),
@@ -500,7 +496,7 @@ ROWS = (
         ("go-no-file", "no such file or directory",
          r"^(?!.*[Ww]arn|.*WARN).*: no such file or directory(?:: unknown)?\.?$", 0.7),
     ]),
-    signature("bus-error", "shm-too-small", WEAK,
+    Row("bus-error", "shm-too-small", WEAK,
         "Linux signal(7) SIGBUS, tmpfs(5): a page of /dev/shm that has no memory behind it",
         "ignal 7|ignal: 7|Bus error|SIGBUS|signal 7", r"\bBus error\b|SIGBUS|[Ss]ignal:? 7\b", confidence=0.55,
         means="memory behind a mapping was not there. /dev/shm is full, or a mapped file was cut short",
@@ -518,7 +514,7 @@ ROWS = (
          "Fatal Python error: (?:Segmentation fault|Bus error|Illegal instruction|Floating)", 0.75),
         ("illegal-signal", "SIGILL|SIGFPE", r"\bSIG(?:ILL|FPE)\b", 0.6),
     ]),
-    signature("checkpoint-exception", "checkpoint-unreadable", WEAK,
+    Row("checkpoint-exception", "checkpoint-unreadable", WEAK,
         "torch distributed/checkpoint/api.py: the exceptions of ranks follow in it",
         "CheckpointException|CheckpointingException", "Checkpoint(?:ing)?Exception", confidence=0.6),
     *table("requests, urllib3 exceptions.py, DeepSpeed runtime/fp16/loss_scaler.py", WEAK, "program-exception", [
@@ -537,7 +533,7 @@ ROWS = (
          "(?:ORTE|PRTE) was unable to reliably start|(?:ORTE|PRTE) daemon|[Aa] daemon .{0,60}failed to start"),
         ("pdsh-255", "pdsh@|exited with exit code", "(?:ssh|rsh) exited with exit code|pdsh@"),
     ]),
-    signature("process-limit", "limit-too-small", WEAK,
+    Row("process-limit", "limit-too-small", WEAK,
         "errno 11 EAGAIN of fork(2) and pthread_create(3): CPython, OpenBLAS, libgomp, libomp, bash",
         "temporarily unavailable|start new thread|thread_create failed|System error #11",
         r"can't start new thread|pthread_create failed|(?:fork|[Tt]hread creation failed|^thread|"
@@ -546,10 +542,10 @@ ROWS = (
         means="the limit of processes and threads was reached, that of the user (ulimit -u) or of the container "
               "(pids.max)",
         fix=PROCESSES),
-    signature("mpi-no-finalize", "rank-exited-early", SYMPTOM, "Open MPI, PRRTE help-prun.txt proc-exit-no-sync",
+    Row("mpi-no-finalize", "rank-exited-early", SYMPTOM, "Open MPI, PRRTE help-prun.txt proc-exit-no-sync",
         "exiting improperly", r"exiting improperly\. There are", confidence=0.55,
         means="the process ended without a call that the others made"),
-    signature("cxx-uncaught", "unknown", SYMPTOM, "libstdc++ vterminate.cc",
+    Row("cxx-uncaught", "unknown", SYMPTOM, "libstdc++ vterminate.cc",
         "terminate called|what():",
         r"terminate called (?:after throwing an instance of|without an active exception)|^ *what\(\): +\S",
         confidence=0.25,

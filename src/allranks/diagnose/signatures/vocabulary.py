@@ -7,9 +7,8 @@ program failed by itself.
 
 from __future__ import annotations
 
-from .row import Row, Scope, Sign, signature
+from .row import WEAK, Row, Scope
 
-WEAK = Sign.WEAK
 _DEVICE = (
     r"(?:[GNXHT]PUs?|CUDA|ROCm|HIP|Ascend|Gaudi|sm_?\d\d|gfx\d|compute capability|devices?|platforms?|hardware|backend|"
     r"arch(?:itecture)?s?)"
@@ -59,7 +58,7 @@ OPTIONS = "Give the options that the message names values that fit: it says what
 def _words(
     id_: str, cause: str, pattern: str, confidence: float, means: str = "", fix: str = "", *, trace: str = ""
 ) -> Row:
-    return signature(id_, cause, WEAK, "any library's words for it", "", f"(?i){pattern}", confidence=confidence,
+    return Row(id_, cause, WEAK, "any library's words for it", "", f"(?i){pattern}", confidence=confidence,
                      means=means, scope=Scope.EXCEPTION, trace=trace, fix=fix)  # fmt: skip
 
 
@@ -131,29 +130,29 @@ ROWS = (
             "it waited for something that did not come in time, and that one's own log must say why"),
 )  # fmt: skip
 OF_TRACE = (
-    Row("library-assertion", "unknown", WEAK, "CPython: an assertion without words, of a library's own", needs=("",),
+    Row("library-assertion", "unknown", WEAK, "CPython: an assertion without words, of a library's own", literals="",
         pattern=r"^\S*AssertionError(?::\s*)?$", confidence=0.3,
         means="a library found what it does not expect, and does not say why", scope=Scope.EXCEPTION,
         trace=r"/(?:(?:site|dist)-packages|vllm|sglang|megatron|deepspeed|verl|mindspeed)/[^\"\n]{0,300}\", "
               r"line \d{0,9}, in [^\n]{0,100}\Z"),
-    Row("command-refuses", "bad-launch-arguments", WEAK, "any launcher's own command line", needs=("",),
+    Row("command-refuses", "bad-launch-arguments", WEAK, "any launcher's own command line", literals="",
         pattern=r"^\S*(?:Key|Value|Attribute|Index)Error: ", confidence=0.55,
         means="the launcher does not know a word of its command line, or lacks one", scope=Scope.EXCEPTION,
         fix="Compare the command with --help of this version: a command or an option of another release is not known. "
             "Then `python -m pip install '{package}==VERSION'`",
         trace=r"/(?:site|dist)-packages/\w+/(?:cli|commands|cmd)/[^\"\n]{0,300}\", line \d{0,9}, in [^\n]{0,100}\Z"),
     Row("library-attribute", "environment-mismatch", WEAK, "CPython Objects/object.c, of a library's class",
-        needs=("",), pattern=r"^\S*AttributeError: '(?!NoneType)[A-Z]\w+' object has no attribute|"
+        literals="", pattern=r"^\S*AttributeError: '(?!NoneType)[A-Z]\w+' object has no attribute|"
                              r"^\S*AttributeError: type object '[A-Z]\w+' has no attribute", confidence=0.6,
         means="a library asks another one for what its installed version has not", scope=Scope.EXCEPTION, fix=RELEASES,
         trace=_OF_LIBRARY),
     Row("library-signature", "environment-mismatch", WEAK, "CPython Objects/call.c: a method whose caller is not shown",
-        needs=("TypeError: ",),
+        literals="TypeError: ",
         pattern=r"TypeError: [A-Z]\w+\.\w+\(\) (?:got an unexpected keyword argument|missing \d+ required positional)",
         confidence=0.6, means="in most cases a library calls it so, and the installed versions of the two do not fit",
         scope=Scope.EXCEPTION, fix=RELEASES, trace=r"\A\Z"),
     Row("library-model", "environment-mismatch", WEAK, "transformers models/auto, vLLM and SGLang model loaders",
-        needs=("KeyError: ",), pattern=r"^\S*KeyError: ", confidence=0.6,
+        literals="KeyError: ", pattern=r"^\S*KeyError: ", confidence=0.6,
         means="this version of the library does not know the model, or names its weights otherwise",
         scope=Scope.EXCEPTION, fix=RELEASES,
         trace=r"/(?:transformers/models/auto/[^\"\n]{0,200}\", line \d{0,9}, in [^\n]{0,100}|"
