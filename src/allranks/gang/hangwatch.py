@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from allranks.diagnose.hangs import ras
 from allranks.diagnose.hangs.attribute import attribute, out_of_data
-from allranks.diagnose.hangs.between_roles import Between, RoleStandstill, between_roles, look_at
+from allranks.diagnose.hangs.between_roles import RoleStandstill, between_roles, look_at
 from allranks.diagnose.hangs.doing import doing, read_sample
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.diagnose.hangs.recorder import read_recording
@@ -294,7 +294,7 @@ class HangWatch:
         finding = Finding("hang-pattern", "warn", f"{quiet}, but collectives go on", remedy)
         return [self.roster.add_finding(finding)]
 
-    def _attribute(self, suspicion: Suspicion, names: Mapping[int, str], quiet: float) -> Between:
+    def _attribute(self, suspicion: Suspicion, names: Mapping[int, str], quiet: float) -> tuple[Hang | None, str]:
         roster = self.roster
         first, second = suspicion.samples
         seconds = suspicion.sampled_at[1] - suspicion.sampled_at[0]
@@ -319,8 +319,8 @@ class HangWatch:
             pids.setdefault(rank.pid or 0, []).append(rank.rank)
         ras_lines = ras.evidence(suspicion.ras, pids)
         if hang is None or not ras_lines:
-            return Between(hang, at_work)
-        return Between(hang._replace(evidence=(*hang.evidence[:2], *ras_lines, *hang.evidence[2:])))
+            return hang, at_work
+        return hang._replace(evidence=(*hang.evidence[:2], *ras_lines, *hang.evidence[2:])), ""
 
     def _hang_finding(self, hang: Hang, names: Mapping[int, str], quiet: float) -> Finding:
         where = place_of([names[r] for r in hang.culprits if r in names], hang.culprits)

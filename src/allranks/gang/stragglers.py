@@ -306,7 +306,7 @@ class StragglerWatch:
             return []
         roster = self.roster
         links = links_between(before, look.links, seconds, roster.node_of_rank(), roster.node_at)
-        slow = {(one.link.sender, one.link.receiver): one for one in find_slow_links(links)}
+        slow = {(one.sender, one.receiver): one for one in find_slow_links(links)}
         self._slow_links = {ends: self._slow_links.get(ends, 0) + 1 for ends in slow}
         confirmed = [ends for ends, looks in self._slow_links.items() if looks >= 2]
         fresh = [slow[ends] for ends in confirmed if ends not in self._warned_links]

@@ -26,7 +26,7 @@ def ring(**of_first: Any) -> list[LinkCount]:
 def between(after: list[LinkCount], before: list[LinkCount] | None = None) -> list[str]:
     start = before or [LinkCount(one.rank, one.peer) for one in after]
     links = links_between(start, after, SECONDS, NODE_OF, NODE_AT)
-    return [f"{one.link.sender}-{one.link.receiver}{'!' if one.is_lossy else ''}" for one in find_slow_links(links)]
+    return [f"{one.sender}-{one.receiver}{'!' if one.is_lossy else ''}" for one in find_slow_links(links)]
 
 
 @pytest.mark.parametrize(

@@ -93,10 +93,12 @@ def _by_stacks(
     recorded: Account | None,
 ) -> Hang:
     case = recorded.case if recorded is not None else None
+    # one that works elsewhere is not at fault where a mismatch holds the ranks
+    is_held = recorded is not None and case is CollectiveFault.DIFFERENT and not recorded.is_over
     for kind in _OUTSIDE:
         culprits = sorted(rank for rank, d in doings.items() if d.kind is kind)
         works = kind in (ActivityKind.ELSEWHERE, ActivityKind.BUSY)
-        if not culprits or (recorded is not None and recorded.explains_all and works):
+        if not culprits or (is_held and works):
             continue
         if recorded is not None and case in (CollectiveFault.MISSING, CollectiveFault.STUCK):
             if set(culprits) & set(recorded.culprits):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from allranks.findings import Hang
 from allranks.protocol.run_facts import LookedRank, RoleLooked
@@ -98,53 +97,48 @@ class RoleStandstill:
     quiet: float
 
 
-class Between(NamedTuple):
-    """What other roles explain of a standstill: a hang, or in `at_work` whom it waits for that works."""
+def between_roles(still: RoleStandstill, looks: Mapping[str, RoleLooked]) -> tuple[Hang | None, str]:
+    """Find the role that a standstill waits for: a hang, and whom it waits for that works, where there is one.
 
-    hang: Hang | None
-    at_work: str = ""
-
-
-class _Edge(NamedTuple):
-    """A rank waits for a rank of another role."""
-
-    rank: int
-    role: str
-    other: LookedRank
-
-
-def between_roles(still: RoleStandstill, looks: Mapping[str, RoleLooked]) -> Between:
-    """Find the role that a standstill waits for; its own hang, where it waits for none."""
+    Where it waits for no other role, the hang is its own.
+    """
     edges = list(_edges(still, looks))
     if not edges:
-        return Between(still.hang)
-    working = [edge for edge in edges if edge.other.works or edge.other.quiet < AT_WORK * still.quiet]
+        return still.hang, ""
+    working = [(rank, role, other) for rank, role, other in edges if other.works or other.quiet < AT_WORK * still.quiet]
+    in_calls = [(rank, role, other) for rank, role, other in edges if other.call]
+    rank, role, other = (working or in_calls or edges)[0]
+    own = _own(still, rank, role)
+    named = f"rank {other.rank} of {role} on {other.node}"
     if working:
-        edge = working[0]
-        return Between(None, f"{_own(still, edge)}, and {_other(edge)} is at work: no hang")
-    edge = min(edges, key=lambda one: not one.other.call)
-    evidence = f"{edge.role} rank {edge.other.rank}: {' < '.join(edge.other.stack) or edge.other.does}"
-    there = f"{_other(edge)} {_stands(edge.other)}"
+        return None, f"{own}, and {named} is at work: no hang"
+    there = f"{named} {_stands(other)}"
     hang = Hang(
         DEADLOCK,
-        f"{still.role} and {edge.role} wait for each other: {_own(still, edge)}, and {there}",
+        f"{still.role} and {role} wait for each other: {own}, and {there}",
         BOTH_WAIT,
         confidence=0.85,
-        culprits=(edge.other.rank,),
+        culprits=(other.rank,),
         victims=tuple(still.doings),
-        evidence=(evidence, *(still.hang.evidence if still.hang is not None else ())),
-        nodes=(edge.other.node, ""),
-        of_role=edge.role,
+        evidence=(
+            f"{role} rank {other.rank}: {' < '.join(other.stack) or other.does}",
+            *(still.hang.evidence if still.hang is not None else ()),
+        ),
+        nodes=(other.node, ""),
+        of_role=role,
     )
-    if edge.other.call:
-        return Between(hang)
-    message = f"{edge.role} keeps {still.role} waiting: {there}, and {_own(still, edge)}"
-    remedy = f"see what it does there with `allranks logs --role {edge.role}` (its stacks are in evidence/{edge.role})"
-    return Between(hang._replace(cause=STRAGGLER, message=message, remedy=remedy))
+    if other.call:
+        return hang, ""
+    message = f"{role} keeps {still.role} waiting: {there}, and {own}"
+    remedy = f"see what it does there with `allranks logs --role {role}` (its stacks are in evidence/{role})"
+    return hang._replace(cause=STRAGGLER, message=message, remedy=remedy), ""
 
 
-def _edges(still: RoleStandstill, looks: Mapping[str, RoleLooked]) -> Iterable[_Edge]:
-    """Find who waits for another role. Where ranks of its own are named, these do, or the other is in a collective."""
+def _edges(still: RoleStandstill, looks: Mapping[str, RoleLooked]) -> Iterable[tuple[int, str, LookedRank]]:
+    """Find who waits for which rank of another role.
+
+    Where ranks of its own are named, these do, or the other is in a collective.
+    """
     facing = {rank for rank, item in still.doings.items() if _faces_others(item)}
     named = set(still.hang.culprits) if still.hang is not None else set()
     if not named <= facing or (still.hang is not None and still.hang.nodes):
@@ -154,7 +148,7 @@ def _edges(still: RoleStandstill, looks: Mapping[str, RoleLooked]) -> Iterable[_
         for role, look in looks.items():
             for other in look.ranks:
                 if own.intersection(other.sockets) and (not named or rank in named or other.call):
-                    yield _Edge(rank, role, other)
+                    yield rank, role, other
 
 
 def _faces_others(item: Doing) -> bool:
@@ -165,15 +159,11 @@ def _faces_others(item: Doing) -> bool:
     return item.kind is ActivityKind.ELSEWHERE and (in_socket or item.why in NETWORK_WAITS)
 
 
-def _own(still: RoleStandstill, edge: _Edge) -> str:
-    item = still.doings[edge.rank]
-    waits = f"waits in {item.call}" if item.call else f"waits for an answer of {edge.role}"
+def _own(still: RoleStandstill, rank: int, role: str) -> str:
+    item = still.doings[rank]
+    waits = f"waits in {item.call}" if item.call else f"waits for an answer of {role}"
     at = f" at {item.at}" if item.at else ""
-    return f"rank {edge.rank} of {still.role} on {still.names.get(edge.rank, 'its node')} {waits}{at}"
-
-
-def _other(edge: _Edge) -> str:
-    return f"rank {edge.other.rank} of {edge.role} on {edge.other.node}"
+    return f"rank {rank} of {still.role} on {still.names.get(rank, 'its node')} {waits}{at}"
 
 
 def _stands(other: LookedRank) -> str:

@@ -73,19 +73,18 @@ def no_longer_late(ranks: Sequence[int], node_of: Mapping[int, str]) -> str:
     return f"{name_with_node(ranks, node_of)} {plural(len(ranks), 'comes', 'come')} in time again"
 
 
-def slow_link_finding(slow: Sequence[SlowLink]) -> Finding:
+def slow_link_finding(slow: Sequence[LinkTraffic]) -> Finding:
     """Write the finding on the slowest link, and name the others."""
-    first = slow[0]
-    link = first.link
+    link = slow[0]
     message = (
         f"the link from {link.sender} to {link.receiver} is slow: it carries {format_rate(link.rate)}, the usual link "
-        f"of this run {format_rate(first.usual)}. It is busy for {format_percent(link.share)} of the time"
+        f"of this run {format_rate(link.usual)}. It is busy for {format_percent(link.share)} of the time"
     )
-    if first.is_lossy:
+    if link.is_lossy:
         message += f". Packets get lost, {format_percent(link.loss)} were sent again"
     evidence = tuple(
-        f"{one.link.sender} to {one.link.receiver}: {format_rate(one.link.rate)}, busy for "
-        f"{format_percent(one.link.share)}, {one.link.resent} of {one.link.sent} packets sent again"
+        f"{one.sender} to {one.receiver}: {format_rate(one.rate)}, busy for {format_percent(one.share)}, "
+        f"{one.resent} of {one.sent} packets sent again"
         for one in slow[:3]
     )
     names = join_words([link.sender, link.receiver])
@@ -105,15 +104,20 @@ LEAST_BYTES = 64 << 10  # a second, of a link that is compared
 
 
 class LinkTraffic(NamedTuple):
-    """What went from one node to another between two looks: bytes and busy seconds of `seconds`, packets."""
+    """What went from one node to another between two looks: bytes and busy seconds of `seconds`, packets.
+
+    Of a link that stands out, `usual` is the usual rate, and lost packets are the reason where it `is_lossy`.
+    """
 
     sender: str
     receiver: str
     seconds: float
-    acked: int
-    busy: float
-    sent: int
-    resent: int
+    acked: int = 0
+    busy: float = 0.0
+    sent: int = 0
+    resent: int = 0
+    usual: float = 0.0
+    is_lossy: bool = False
 
     @property
     def rate(self) -> float:
@@ -137,14 +141,6 @@ class LinkTraffic(NamedTuple):
         return self.resent / self.sent
 
 
-class SlowLink(NamedTuple):
-    """A link that stands out: its figures, the usual rate, and whether lost packets are the reason."""
-
-    link: LinkTraffic
-    usual: float
-    is_lossy: bool
-
-
 def links_between(
     before: Sequence[LinkCount],
     after: Sequence[LinkCount],
@@ -164,7 +160,7 @@ def links_between(
         if old is None or not all(ends) or ends[0] == ends[1] or one.acked < old.acked or one.busy < old.busy:
             continue
         busy = max(0, (one.busy - old.busy) - max(0, one.held - old.held)) / 1e6
-        link = sums.get(ends, LinkTraffic(*ends, seconds, 0, 0.0, 0, 0))
+        link = sums.get(ends, LinkTraffic(*ends, seconds))
         sums[ends] = link._replace(
             acked=link.acked + one.acked - old.acked,
             busy=link.busy + busy,
@@ -174,7 +170,7 @@ def links_between(
     return list(sums.values())
 
 
-def find_slow_links(links: Sequence[LinkTraffic]) -> list[SlowLink]:
+def find_slow_links(links: Sequence[LinkTraffic]) -> list[LinkTraffic]:
     """Find the links that are busy for a share of the time and far slower than the usual one; the slowest first."""
     carrying = [link for link in links if link.acked >= LEAST_BYTES * link.seconds and link.busy > 0]
     slow = []
@@ -187,5 +183,5 @@ def find_slow_links(links: Sequence[LinkTraffic]) -> list[SlowLink]:
             continue
         usual_loss = middle(one.loss for one in others)
         is_lossy = link.resent >= LEAST_RESENT and link.loss >= max(RESENT, 3 * usual_loss)
-        slow.append(SlowLink(link, usual, is_lossy))
-    return sorted(slow, key=lambda one: one.link.rate)
+        slow.append(link._replace(usual=usual, is_lossy=is_lossy))
+    return sorted(slow, key=lambda one: one.rate)
