@@ -106,7 +106,7 @@ def test_lost_packets_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
                 counts.numbers.setdefault(number, set()).add(sequence)
             elif kind == peers.ASK_KIND:
                 answer = peers.HEAD.pack(given, number, peers.ANSWER_KIND, sequence)
-                udp.sendto(answer + b'{"arrived": %d, "largest": 0}' % len(counts.numbers[number]), sender)
+                udp.sendto(answer + counts.answer(number), sender)
 
     threading.Thread(target=forgetful, daemon=True).start()
     found = tried(tcp.getsockname()[1], udp.getsockname()[1])

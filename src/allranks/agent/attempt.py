@@ -7,7 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from allranks.protocol.foreign import CalledGroup, ReportMessage, clean_called, clean_error, error_time
+from allranks.protocol.foreign import CalledGroup, clean_called, clean_error, error_time
 from allranks.protocol.frames import RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_json
 from allranks.protocol.messages import (
@@ -125,7 +125,7 @@ class RankAttempt:
         for rank in self.running():
             change = rank.observed.sample()
             if change is not None:
-                self._tell(ReportMessage(change.event, rank.rank, time.time(), program=change.program))
+                self._tell(change)
 
     def _exit(self, rank: int, status: int, error_files: Sequence[str]) -> ExitMessage:
         message = ExitMessage(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import List, Optional, Sequence
 
-from allranks.protocol.records import NamedTuple
+from allranks.protocol.foreign import ReportMessage
 
 from .processes import Process, command_line, read_process, signal_mask
 
@@ -20,38 +21,32 @@ GONE_SAMPLES = 2  # a main thread that has ended is seen so for an instant at ev
 BECOME_LIMIT = 3  # programs that a rank has become; more are not reported
 
 
-class RankChange(NamedTuple):
-    """What has changed of a rank: `main-gone`, or became (by exec) a program."""
-
-    event: str
-    program: str = ""
-
-
 class Observed:
     """One rank. `argv` is what it was started with; `sample` once a second."""
 
-    def __init__(self, process: Process, argv: Sequence[str]) -> None:
+    def __init__(self, rank: int, process: Process, argv: Sequence[str]) -> None:
+        self._rank = rank
         self._process = process
         self._argv = list(argv)
         self._runner = next((at for at, word in enumerate(argv) if os.path.basename(word) == "runner.py"), None)
         self._gone = 0
         self._programs: List[str] = []
 
-    def sample(self) -> Optional[RankChange]:
-        """Give what has changed since the last call; None where nothing has."""
+    def sample(self) -> Optional[ReportMessage]:
+        """Report what has changed since the last call: `main-gone`, or `became` (by exec) a program."""
         now = read_process(self._process.pid)
         if now is None or now.start != self._process.start:
             return None
         if now.state == "Z":
             self._gone += 1
             if self._gone == GONE_SAMPLES:
-                return RankChange("main-gone")
+                return ReportMessage("main-gone", self._rank, time.time())
             return None
         program = self._other_program()
         if program is None or program in self._programs or len(self._programs) == BECOME_LIMIT:
             return None
         self._programs.append(program)
-        return RankChange("became", program)
+        return ReportMessage("became", self._rank, time.time(), program=program)
 
     def _other_program(self) -> Optional[str]:
         """Return the name of the program that replaced the runner's by exec; None while it is the runner's.

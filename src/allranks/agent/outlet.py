@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import stat
-from typing import Dict, List, Mapping, Optional, Set, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Tuple, Union
 
 from allranks.protocol.frames import CHUNK, METRICS, RANK_LOG, Stream, output_head, stream_key
 from allranks.protocol.messages import DroppedMessage
@@ -164,44 +165,33 @@ class Spool:
         self.bounded = room == 0
         segment = self._room() if room else None
         if segment is not None:
+            used = segment.end - segment.start
+            most = min(SEGMENT - used, room)
             try:
-                used = segment.end - segment.start
-                most = min(SEGMENT - used, room)
                 moved = splice(pipe, segment.fd, most, used)
                 self._grew(segment, moved)
                 return moved, moved < most
-            except OSError as error:
-                if error.errno == errno.EAGAIN:
-                    raise BlockingIOError from None
-                if error.errno not in _FULL:
-                    return self._copy(pipe, segment), False
-                if segment.end == segment.start:
-                    self._segments.remove(segment)
-                    segment.remove()
-        return self._drop_or_remember(pipe), False
-
-    def _copy(self, pipe: int, segment: _Segment) -> int:
-        """For file systems that splice can't write to."""
+            except BlockingIOError:
+                raise
+            except OSError as error:  # the disk is full, or splice can't write to its file system
+                if error.errno in _FULL:
+                    if not used:
+                        self._segments.remove(segment)
+                        segment.remove()
+                    segment = None
         data = os.read(pipe, 65536)
-        self._write(segment, data)
-        return len(data)
-
-    def _drop_or_remember(self, pipe: int) -> int:
-        data = os.read(pipe, 65536)
-        if not data:
-            return 0
-        segment = self._memory() if self._budget.left >= len(data) else None
+        if segment is None and data and self._budget.left >= len(data):
+            segment = self._memory()
+            if segment is not None:
+                self._budget.left -= len(data)
         if segment is None:
             self.dropped += len(data)
         else:
-            self._budget.left -= len(data)
             self._write(segment, data)
-        return len(data)
+        return len(data), False
 
     def _last(self) -> Optional[_Segment]:
-        if not self._segments:
-            return None
-        return self._segments[-1]
+        return self._segments[-1] if self._segments else None
 
     def _memory(self) -> Optional[_Segment]:
         """Return the memory segment to write to; None where no descriptor is left."""
@@ -276,13 +266,8 @@ class Spool:
         self._segments = []
 
 
-def spool_names(directory: str) -> Set[str]:
-    """Names of the streams that have segments in a spool directory."""
-    return {entry.rsplit(".", 1)[0] for entry in names_in(directory)}
-
-
 FILES_EVERY = 0.1  # seconds between two looks at files that others write, each of which costs a call of the system
-LONGEST_NAME = 64
+SPOOL_NAME = re.compile("a([0-9]{1,5})_rank_([0-9]{1,10})")
 MOST_RANK = 0xFFFFFFFF  # a frame's head has 32 bits for a rank,
 MOST_ATTEMPT = 0xFFFF  # and 16 for an attempt
 
@@ -290,17 +275,6 @@ MOST_ATTEMPT = 0xFFFF  # and 16 for an attempt
 def spool_name(stream: Stream) -> str:
     """File name prefix of a rank's spool."""
     return "a%d_rank_%d" % (stream.attempt, stream.rank)
-
-
-def parse_spool_name(name: str) -> Optional[Stream]:
-    """Return the stream of a name of `spool_name`; None for another file."""
-    attempt, _, rank = name.partition("_rank_")
-    if not (attempt[1:].isdecimal() and rank.isdecimal() and len(name) < LONGEST_NAME):
-        return None
-    stream = Stream(RANK_LOG, int(rank), int(attempt[1:]))
-    if spool_name(stream) != name or stream.rank > MOST_RANK or stream.attempt > MOST_ATTEMPT:
-        return None
-    return stream
 
 
 class _File:
@@ -354,9 +328,6 @@ class _File:
     def acknowledge(self, offset: int) -> None:
         """Nothing to free: the file is not ours."""
 
-    def close(self) -> None:
-        """Nothing is kept open."""
-
 
 class Outlet:
     """All streams of a node; `fill` packs what the controller does not have yet."""
@@ -379,9 +350,14 @@ class Outlet:
 
     def add_existing_spools(self) -> None:
         """Take over every spool that lies in the directory, after the agent's death."""
-        for name in spool_names(self._dir):
-            stream = parse_spool_name(name)
-            if stream is not None and stream not in self._sources:
+        for name in sorted({entry.rpartition(".")[0] for entry in names_in(self._dir)}):
+            match = SPOOL_NAME.fullmatch(name)
+            if match is None:
+                continue
+            attempt, rank = map(int, match.groups())
+            stream = Stream(RANK_LOG, rank, attempt)
+            is_named = spool_name(stream) == name and rank <= MOST_RANK and attempt <= MOST_ATTEMPT
+            if is_named and stream not in self._sources:
                 self.add_spool(stream)
 
     def add_file(self, stream: Stream, path: str) -> None:

@@ -14,16 +14,14 @@ import socket
 import struct
 import threading
 import time
-from typing import Dict, List, Optional, Set, Tuple
+from functools import partial
+from typing import Callable, Dict, List, Optional, Set, Tuple
 
-from allranks.protocol.codec import DecodeError, decode, encode
-from allranks.protocol.jsontext import read_json, write_json
 from allranks.protocol.messages import AddressProbe, PeerResult, ReachedMessage
 from allranks.protocol.orders import PeerAddress, ReachOrder
-from allranks.protocol.records import NamedTuple
 
 from .netfacts import host_name, resolve
-from .rendezvous_check import Knock, knock, wildcard
+from .rendezvous_check import knock, wildcard
 
 AT_ONCE = 8  # peers tried at a time
 MOST_CLIENTS = 1024  # connections answered at a time: who asks may be any program
@@ -45,6 +43,7 @@ IP_MTU = 14
 IPV6_MTU_DISCOVER = 23
 IPV6_MTU = 24
 HEAD = struct.Struct(">16sHBI")  # token, sender, kind, number
+COUNTS = struct.Struct(">II")  # packets of a burst that have arrived, bytes of the largest packet
 BURST_KIND = 1
 SIZE_KIND = 2
 ASK_KIND = 3
@@ -64,13 +63,6 @@ def open_doors() -> Tuple[socket.socket, socket.socket]:
 # -- serving ---------------------------------------------------------------------------------------
 
 
-class Arrived(NamedTuple):
-    """What has arrived over UDP of one sender: packets of the burst, and bytes of the largest packet."""
-
-    arrived: int
-    largest: int
-
-
 class BurstCounts:
     """What has arrived over UDP, by sender."""
 
@@ -79,8 +71,8 @@ class BurstCounts:
         self.largest: Dict[int, int] = {}
 
     def answer(self, sender: int) -> bytes:
-        """Word how much of a sender's burst arrived, and the largest packet of it."""
-        return write_json(encode(Arrived(len(self.numbers.get(sender, ())), self.largest.get(sender, 0))))
+        """Pack how many packets of a sender's burst have arrived, and the bytes of its largest packet."""
+        return COUNTS.pack(len(self.numbers.get(sender, ())), self.largest.get(sender, 0))
 
 
 def serve(tcp: socket.socket, udp: socket.socket, token: str, seconds: float) -> None:
@@ -139,7 +131,7 @@ def _answer(client: socket.socket, token: str, counts: BurstCounts, room: thread
                         left -= len(stream.read(min(left, 65536))) or left
                     client.sendall(b"got\n")
                 elif word == "count":
-                    client.sendall(counts.answer(int(value)) + b"\n")
+                    client.sendall(counts.answer(int(value)))
     except (OSError, ValueError):
         pass
     finally:
@@ -181,9 +173,7 @@ def _try_peer(
         for thread in others:
             thread.start()
         patience = min(WORD_SECONDS, WORD_SHARE * order.seconds)
-        found = _knock(peer.address, peer.port, order.token, CONNECT_SECONDS, patience)
-        pair = PeerResult(found.probe, found.connect_s)
-        sock = found.sock
+        pair, sock = _knock(peer.address, peer.port, order.token, CONNECT_SECONDS, patience)
         if sock is not None:
             pair, sock = _send_bulk(pair, sock)
         if peer.udp:
@@ -197,10 +187,10 @@ def _try_peer(
 
 def _try_way(ways: List[AddressProbe], index: int, token: str) -> None:
     """Connect to another address of a peer's: no more than whether it is there."""
-    found = _knock(ways[index].address, ways[index].port, token, WAY_SECONDS, WAY_SECONDS)
-    ways[index] = found.probe
-    if found.sock is not None:
-        found.sock.close()
+    pair, sock = _knock(ways[index].address, ways[index].port, token, WAY_SECONDS, WAY_SECONDS)
+    ways[index] = pair.way
+    if sock is not None:
+        sock.close()
 
 
 def _send_bulk(pair: PeerResult, sock: socket.socket) -> Tuple[PeerResult, Optional[socket.socket]]:
@@ -220,7 +210,9 @@ def _send_bulk(pair: PeerResult, sock: socket.socket) -> Tuple[PeerResult, Optio
     return pair, None
 
 
-def _knock(address: str, port: int, token: str, seconds: float, word_seconds: float) -> Knock:
+def _knock(
+    address: str, port: int, token: str, seconds: float, word_seconds: float
+) -> Tuple[PeerResult, Optional[socket.socket]]:
     line = token.encode() + b"\n"
     return knock(address, port, line, seconds, word_seconds, greeting=line)
 
@@ -234,33 +226,28 @@ def _try_udp(pair: PeerResult, port: int, order: ReachOrder, control: Optional[s
         family, _, _, _, where = socket.getaddrinfo(host_name(pair.way.address), port, 0, socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect(where)
-            return _measure(pair, sock, order.token, order.sender, control)
+            return _measure(pair, sock, order, control)
     except OSError:
         return pair
 
 
-def _measure(
-    pair: PeerResult, sock: socket.socket, token: str, sender: int, control: Optional[socket.socket]
-) -> PeerResult:
-    head = token.encode()[:16].ljust(16, b"\0")
+def _measure(pair: PeerResult, sock: socket.socket, order: ReachOrder, control: Optional[socket.socket]) -> PeerResult:
+    head = partial(HEAD.pack, order.token.encode(), order.sender)
     version = 6 if sock.family == socket.AF_INET6 else 4
     mtu = _local_mtu(sock, version)
-    for _ in range(2):
-        _send_sizes(sock, head, sender, version, mtu)
-    sent = 0
-    answer: Optional[Arrived] = None
+    for size in 2 * [min(size, 65535) for size in (mtu, *SIZES) if size <= mtu]:
+        _send(sock, head(SIZE_KIND, size).ljust(size - HEADERS[version], b"\0"))
+    pair = pair._replace(mtu_local=mtu)
     for _ in range(ROUNDS):
-        for _ in range(BURST):
-            _send(sock, HEAD.pack(head, sender, BURST_KIND, sent) + bytes(40))
-            sent += 1
+        for number in range(pair.sent, pair.sent + BURST):
+            _send(sock, head(BURST_KIND, number) + bytes(40))
             time.sleep(BURST_PAUSE)
-        answer = _ask(sock, head, sender) or _ask_over(control, sender)
-        if answer is None or answer.arrived == sent:
+        counts = _ask(sock, head) or _ask_over(control, order.sender)
+        arrived, largest = COUNTS.unpack(counts) if len(counts) == COUNTS.size else (0, 0)
+        pair = pair._replace(sent=pair.sent + BURST, arrived=arrived, mtu_arrived=largest)
+        if not counts or arrived == pair.sent:
             break
-    pair = pair._replace(mtu_local=mtu, sent=sent)
-    if answer is None:
-        return pair
-    return pair._replace(arrived=answer.arrived, mtu_arrived=answer.largest)
+    return pair
 
 
 def _local_mtu(sock: socket.socket, version: int) -> int:
@@ -275,12 +262,6 @@ def _local_mtu(sock: socket.socket, version: int) -> int:
         return 1500
 
 
-def _send_sizes(sock: socket.socket, head: bytes, sender: int, version: int, local: int) -> None:
-    for size in [local, *(s for s in SIZES if s < local)]:
-        size = min(size, 65535)
-        _send(sock, HEAD.pack(head, sender, SIZE_KIND, size).ljust(size - HEADERS[version], b"\0"))
-
-
 def _send(sock: socket.socket, data: bytes) -> None:
     try:
         sock.send(data)
@@ -288,33 +269,26 @@ def _send(sock: socket.socket, data: bytes) -> None:
         pass  # a rejected packet before, or one that is too large: what arrives is counted at the other end
 
 
-def _ask(sock: socket.socket, head: bytes, sender: int) -> Optional[Arrived]:
+def _ask(sock: socket.socket, head: Callable[[int, int], bytes]) -> bytes:
     """Ask over UDP itself what has arrived: over a lossy link TCP could take longer."""
     for number in range(12):
-        _send(sock, HEAD.pack(head, sender, ASK_KIND, number))
+        _send(sock, head(ASK_KIND, number))
         sock.settimeout(0.25)
         try:
             data = sock.recv(LINE)
         except OSError:
             continue
-        if len(data) > HEAD.size and HEAD.unpack_from(data)[2:] == (ANSWER_KIND, number):
-            return _counts(data[HEAD.size :])
-    return None
+        if data.startswith(head(ANSWER_KIND, number)):
+            return data[HEAD.size :]
+    return b""
 
 
-def _ask_over(control: Optional[socket.socket], sender: int) -> Optional[Arrived]:
+def _ask_over(control: Optional[socket.socket], sender: int) -> bytes:
     if control is None:
-        return None
+        return b""
     try:
         control.settimeout(3.0)
         control.sendall(b"count %d\n" % sender)
-        return _counts(control.recv(LINE))
+        return control.recv(LINE)
     except OSError:
-        return None
-
-
-def _counts(data: bytes) -> Optional[Arrived]:
-    try:
-        return decode(Arrived, read_json(data, LINE))
-    except DecodeError:
-        return None
+        return b""

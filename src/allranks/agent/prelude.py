@@ -83,16 +83,6 @@ trap - DEBUG RETURN ERR
 """
 
 
-class PreludeFailure(NamedTuple):
-    """A command of the prelude that failed: its code, its line, its words. `source`: the file that it had read."""
-
-    kind: str
-    code: int
-    line: int
-    command: str
-    source: str
-
-
 class PreludeResult(NamedTuple):
     """`environment` is None where `error` says why; `remarks` are what it went on after."""
 
@@ -129,26 +119,23 @@ def find_bash(environment: Dict[str, str]) -> Optional[str]:
 
 
 def _read(ended: Ran, said: bytes) -> PreludeResult:
+    """Read what the traps have said: kind, code, line, command and file of each failure, then the environment."""
     *fields, rest = said.split(b"\0")
     words = [field.decode("utf-8", "replace") for field in fields]
-    rows = [words[at : at + 5] for at in range(0, len(words), 5)]
-    reports = [PreludeFailure(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in rows if len(row) == 5]
     last_words = (ended.err.strip() or ended.out.strip())[-TAIL:]
     if ended.code is None:
         return PreludeResult(None, _with("the prelude did not finish within %g s" % SECONDS, last_words))
-    failed = [report for report in reports if report.kind == "failed" or not _ends_in_condition(report.source)]
-    if failed:
-        return PreludeResult(None, _with(_sentence(failed[0]), last_words))
+    remarks = []
+    for at in range(0, len(words) - 4, 5):
+        kind, code, line, command, file = words[at : at + 5]
+        how = "line %s of the prelude ended with code %s: %s" % (line, code, " ".join(command.split())[:200])
+        if kind == "failed" or not _ends_in_condition(file):
+            return PreludeResult(None, _with(how, last_words))
+        remarks.append(_with(how, last_words))
     if not rest:
         how = "the prelude ended with code %d before its environment could be read" % ended.code
         return PreludeResult(None, _with(how, last_words))
-    remarks = [_with(_sentence(report), last_words) for report in reports]
     return PreludeResult(json.loads(rest.decode()), "", remarks)
-
-
-def _sentence(report: PreludeFailure) -> str:
-    command = " ".join(report.command.split())[:200]
-    return "line %d of the prelude ended with code %d: %s" % (report.line, report.code, command)
 
 
 def _with(sentence: str, last_words: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import struct
+from contextlib import suppress
 from typing import Callable, Dict, List, NoReturn, Optional, Tuple
 
 from allranks.protocol.messages import ExitMessage
@@ -31,7 +31,7 @@ class Rank:
         self.process = process
         self.pipe = pipe  # -1 once at its end
         self.error_files = order.error_files  # of itself, or of all ranks that it starts
-        self.observed = Observed(process, order.argv)
+        self.observed = Observed(order.rank, process, order.argv)
         self.starts_ranks = order.starts_ranks  # their ends are to be watched
         self.exit: Optional[ExitMessage] = None
 
@@ -59,12 +59,8 @@ def start_rank(order: RankOrder, base: Dict[str, str], agent_pid: int, fork: Opt
     """Start one rank as the controller ordered, from a template where that gives one; raise RankStartError."""
     environment = environment_of(order, base)
     _write_files(order)
-    begun = None
-    if fork is not None:
-        begun = fork(order, environment)
-    if begun is None:
-        begun = start_process(order, environment, agent_pid)
-    return Rank(order, *begun)
+    forked = None if fork is None else fork(order, environment)
+    return Rank(order, *(forked or start_process(order, environment, agent_pid)))
 
 
 def start_process(
@@ -81,7 +77,7 @@ def start_process(
     except OSError as error:  # the node has no descriptor or no process left
         for end in ends:
             os.close(end)
-        raise RankStartError("%s: %s" % (_step_text(0, order), error.strerror)) from None
+        raise RankStartError("rank %d could not start: %s" % (order.rank, error.strerror)) from None
     read_end, write_end, error_read, error_write = ends
     if pid == 0:
         if kept is not None:
@@ -90,11 +86,11 @@ def start_process(
     os.close(write_end)
     os.close(error_write)
     process = read_process(pid)
-    failure = _read_all(error_read)
+    with open(error_read, "rb") as file:
+        failure = file.read().decode("utf-8", "replace")
     if failure or process is None:
         os.close(read_end)
-        number, step = _unpack_failure(failure)
-        raise RankStartError("%s: %s" % (_step_text(step, order), os.strerror(number)))
+        raise RankStartError(failure or "rank %d could not start" % order.rank)
     return process, read_end
 
 
@@ -123,35 +119,16 @@ def _write_files(order: RankOrder) -> None:
             raise RankStartError("rank %d could not write %s: %s" % (order.rank, path, error.strerror)) from None
 
 
-def _step_text(step: int, order: RankOrder) -> str:
-    steps = ["start", "enter the working directory %s" % order.workdir, "run %s" % order.argv[0]]
-    return "rank %d could not %s" % (order.rank, steps[min(step, 2)])
-
-
-def _read_all(fd: int) -> bytes:
-    data = b""
-    while True:
-        part = os.read(fd, 64)
-        if not part:
-            os.close(fd)
-            return data
-        data += part
-
-
-def _unpack_failure(data: bytes) -> Tuple[int, int]:
-    if len(data) != 8:
-        return 0, 0
-    number, step = struct.unpack("ii", data)
-    return number, step
-
-
 def _become_rank(order: RankOrder, environment: Dict[str, str], output: int, failure: int, agent_pid: int) -> NoReturn:
-    step = 0
+    doing = "start"
     try:
         os.setsid()
         _run_on(environment.get(CPUS, ""))
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a help only: setuid programs clear it
-        _allow_looks(agent_pid)
+        # Where Yama lets only ancestors attach (Ubuntu's default), py-spy and reads of /proc below the agent may too.
+        # The relation covers the agent's descendants and outlives exec (Linux security/yama/yama_lsm.c).
+        with suppress(OSError):  # no Yama in this kernel
+            prctl(PR_SET_PTRACER, agent_pid)
         if os.getppid() != agent_pid:
             os._exit(1)
         _restore_signals()
@@ -159,12 +136,13 @@ def _become_rank(order: RankOrder, environment: Dict[str, str], output: int, fai
         os.dup2(null, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        step = 1
+        doing = "enter the working directory %s" % order.workdir
         os.chdir(order.workdir)
-        step = 2
+        doing = "run %s" % order.argv[0]
         os.execvpe(order.argv[0], order.argv, environment)
     except OSError as error:
-        os.write(failure, struct.pack("ii", error.errno or 0, step))
+        text = "rank %d could not %s: %s" % (order.rank, doing, error.strerror)
+        os.write(failure, text.encode("utf-8", "replace"))
     finally:
         os._exit(127)
 
@@ -173,36 +151,14 @@ def _run_on(cpus: str) -> None:
     """Stay on some CPUs, as what this process starts will. The ranks of a launcher do so once they are started."""
     if not cpus or "|" in cpus:
         return
-    try:
+    with suppress(OSError):  # a cpuset has become another since they were chosen
         os.sched_setaffinity(0, read_ranges(cpus))
-    except OSError:  # a cpuset has become another since they were chosen
-        pass
-
-
-def _allow_looks(agent_pid: int) -> None:
-    """Where Yama lets only ancestors attach (Ubuntu's default), py-spy and reads of /proc below the agent may too.
-
-    The relation covers the agent's descendants and outlives exec (Linux security/yama/yama_lsm.c)."""
-    try:
-        prctl(PR_SET_PTRACER, agent_pid)
-    except OSError:  # no Yama in this kernel
-        pass
 
 
 def _restore_signals() -> None:
     """Python ignores SIGPIPE and SIGXFSZ, the agent handles SIGCHLD, and a batch script may ignore SIGXCPU: a rank
     starts with none of it."""
     signal.set_wakeup_fd(-1)
-    for number in (
-        signal.SIGPIPE,
-        signal.SIGXFSZ,
-        signal.SIGCHLD,
-        signal.SIGTERM,
-        signal.SIGHUP,
-        signal.SIGINT,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGXCPU,
-    ):
-        signal.signal(number, signal.SIG_DFL)
+    for name in ("PIPE", "XFSZ", "CHLD", "TERM", "HUP", "INT", "USR1", "USR2", "XCPU"):
+        signal.signal(signal.Signals["SIG" + name], signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

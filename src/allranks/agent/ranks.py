@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import selectors
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.frames import FOLLOWED, OF_ATTEMPT, Stream
 from allranks.protocol.messages import FaultMessage
-from allranks.protocol.node_names import NodeFiles
+from allranks.protocol.node_names import REPORT_SOCKET, NodeFiles
 from allranks.protocol.orders import (
     EndOrder,
     ImportsOrder,
@@ -28,7 +29,15 @@ from .forking import Forking
 from .link import log
 from .node_directory import Upkeep
 from .outlet import FULL_PIPE
-from .processes import USER_SIGNALS, Process, clear_wake, reap_children
+from .processes import (
+    USER_SIGNALS,
+    Process,
+    clear_wake,
+    environment_of,
+    read_process,
+    reap_children,
+    stat_fields,
+)
 from .rank_start import Rank
 from .readiness import Readiness
 from .saving import SaveForwarding
@@ -37,13 +46,6 @@ from .this_node import ThisNode
 
 if TYPE_CHECKING:
     from .asking import Asking
-import ctypes
-from typing import List
-
-from allranks.protocol.node_names import REPORT_SOCKET
-
-from .processes import environment_of, read_process, stat_fields
-
 # -- How ranks end that another launcher has started -------------------------------------------------------------------
 # Each tells its process when it starts (runner_launched.py). A pidfd says that it has ended; until its launcher has
 # reaped it, a second or a tenth of one later, /proc still has its exit status. Where the launcher is quicker, or the
@@ -71,18 +73,15 @@ class ExitWatcher:
         if attempt is not self._attempt:
             self.forget()
             self._attempt = attempt
-        if report.pid is not None and _has_variable(report.pid, self._proof):
-            fd = _pidfd(report.pid)
-            if fd is not None:
-                self._follow(fd, report.pid, report.rank)
+        pid = report.pid
+        fd = _pidfd(pid) if pid is not None and _has_variable(pid, self._proof) else None
+        if pid is not None and fd is not None:
+            self._open.append(fd)
+            process = read_process(pid)
+            if process is not None:
+                self.processes[report.rank] = process
+            self._selector.register(fd, selectors.EVENT_READ, partial(self._ended, fd, pid, report.rank))
         return True
-
-    def _follow(self, fd: int, pid: int, rank: int) -> None:
-        self._open.append(fd)
-        process = read_process(pid)
-        if process is not None:
-            self.processes[rank] = process
-        self._selector.register(fd, selectors.EVENT_READ, lambda: self._ended(fd, pid, rank))
 
     def _ended(self, fd: int, pid: int, rank: int) -> None:
         status = exit_status(pid)
@@ -129,12 +128,10 @@ def _pidfd(pid: int) -> Optional[int]:
     try:
         if hasattr(os, "pidfd_open"):
             return os.pidfd_open(pid)
-        fd = int(ctypes.CDLL(None, use_errno=True).syscall(PIDFD_OPEN, pid, 0))
     except OSError:
         return None
-    if fd < 0:
-        return None
-    return fd
+    fd = int(ctypes.CDLL(None).syscall(PIDFD_OPEN, pid, 0))
+    return None if fd < 0 else fd
 
 
 FILE_TICK = 0.25  # seconds between reads of followed files while ranks run

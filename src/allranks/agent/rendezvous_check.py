@@ -15,9 +15,15 @@ import threading
 import time
 from typing import List, Optional, Tuple
 
-from allranks.protocol.messages import MOST_ANSWER, AddressProbe, PortFailure, ProbedMessage, ReadyMessage
+from allranks.protocol.messages import (
+    MOST_ANSWER,
+    AddressProbe,
+    PeerResult,
+    PortFailure,
+    ProbedMessage,
+    ReadyMessage,
+)
 from allranks.protocol.orders import ProbeOrder, ReadyOrder
-from allranks.protocol.records import NamedTuple
 
 from .files import open_left, read_text, remove_file, text_of_errno
 from .netfacts import host_name
@@ -36,14 +42,6 @@ FAILURES = {
     errno.ENETUNREACH: "unreachable",
     errno.EACCES: "refused",
 }
-
-
-class Knock(NamedTuple):
-    """What came of a try at an address, when it was open, and the connection where the right program answers."""
-
-    probe: AddressProbe
-    connect_s: Optional[float] = None
-    sock: Optional[socket.socket] = None
 
 
 def failure_word(error: Exception) -> str:
@@ -211,35 +209,37 @@ def port_failure(port: int, error: OSError) -> PortFailure:
     return PortFailure(port, errno.errorcode.get(error.errno or 0, "?"), text_of_errno(error), owner)
 
 
-def knock(address: str, port: int, token: bytes, connect: float, answer: float, greeting: bytes = b"") -> Knock:
-    """Connect within so many seconds, say the greeting, and read the token within so many more."""
+def knock(
+    address: str, port: int, token: bytes, connect: float, answer: float, greeting: bytes = b""
+) -> Tuple[PeerResult, Optional[socket.socket]]:
+    """Connect within so many seconds, say the greeting, and read the token within so many more.
+
+    Gives the connection too, where the right program answers.
+    """
     begun = time.monotonic()
+    pair = PeerResult()
+    way = AddressProbe(address, port=port)
     sock: Optional[socket.socket] = None
-    connect_s: Optional[float] = None
-    local: Optional[str] = None
-    word: Optional[str] = None
-    text: Optional[str] = None
     try:
         sock = socket.create_connection((host_name(address), port), connect)  # type: ignore[arg-type]  # bytes may be
-        connect_s = round(time.monotonic() - begun, 4)
-        local = str(sock.getsockname()[0])
+        pair = PeerResult(connect_s=round(time.monotonic() - begun, 4))
+        way = way._replace(local_address=str(sock.getsockname()[0]))
         sock.settimeout(answer)
         sock.sendall(greeting)
         data = sock.recv(256)
         while data and data != token and token.startswith(data):
             data += sock.recv(256)
+        way = way._replace(ok=True)
         if data != token:
-            word = "foreign"
-            text = "another program answers there"
+            way = way._replace(ok=False, error="foreign", text="another program answers there")
     except (OSError, UnicodeError) as error:
-        was_open = connect_s is not None
-        word = "reset" if was_open and isinstance(error, ConnectionResetError) else failure_word(error)
+        word = "reset" if sock is not None and isinstance(error, ConnectionResetError) else failure_word(error)
         text = "no answer" if word == "timeout" else getattr(error, "strerror", None) or str(error)
-    if sock is not None and word is not None:
+        way = way._replace(error=word, text=text)
+    if sock is not None and not way.ok:
         sock.close()
         sock = None
-    seconds = round(time.monotonic() - begun, 4)
-    return Knock(AddressProbe(address, word is None, port, seconds, local, word, text), connect_s, sock)
+    return pair._replace(way=way._replace(seconds=round(time.monotonic() - begun, 4))), sock
 
 
 def probe(order: ProbeOrder) -> ProbedMessage:
@@ -252,11 +252,12 @@ def probe(order: ProbeOrder) -> ProbedMessage:
     news = threading.Condition()
 
     def ask(index: int) -> None:
-        found = knock(order.addresses[index], order.port, order.token.encode() + b"\n", order.seconds, order.seconds)
-        if found.sock is not None:
-            found.sock.close()
+        token = order.token.encode() + b"\n"
+        pair, sock = knock(order.addresses[index], order.port, token, order.seconds, order.seconds)
+        if sock is not None:
+            sock.close()
         with news:
-            results[index] = found.probe
+            results[index] = pair.way
             waiting.discard(index)
             news.notify()
 
