@@ -106,7 +106,7 @@ def test_mark_is_read_from_the_environment():
     child = subprocess.Popen(["sleep", "1000"], env={"ALLRANKS_MARK": "run-1/node_00", "PATH": os.environ["PATH"]})
     try:
         deadline = time.monotonic() + 60
-        while processes.run_tag_of(child.pid) is None and time.monotonic() < deadline:
+        while processes.variable_of(child.pid, "ALLRANKS_MARK") is None and time.monotonic() < deadline:
             time.sleep(0.01)
         found = processes.tagged("run-1/node_00")
         assert [p.pid for p in found] == [child.pid]

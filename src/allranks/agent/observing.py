@@ -12,7 +12,7 @@ from typing import List, Optional, Sequence
 
 from allranks.protocol.foreign import ReportMessage
 
-from .processes import Process, command_line, read_process, signal_mask
+from .processes import Process, command_line, read_process, signal_masks
 
 # agent/runner.py catches it; exec resets the handlers of a process. macOS, which starts no ranks, has no SIGRTMIN.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 7
@@ -80,4 +80,4 @@ def program_name(words: List[str]) -> str:
 
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal; by default a signal would end it."""
-    return bool(signal_mask(pid, pid, "SigCgt") & (1 << (number - 1)))
+    return bool(signal_masks(pid, pid).get("SigCgt", 0) & (1 << (number - 1)))

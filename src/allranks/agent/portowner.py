@@ -12,6 +12,7 @@ import struct
 import time
 from typing import List, Optional, Set, Tuple
 
+from allranks.protocol.node_names import RUN_TAG
 from allranks.protocol.processes import PortOwner
 from allranks.protocol.records import NamedTuple
 
@@ -24,8 +25,8 @@ from .processes import (
     open_names,
     read_process,
     read_processes,
-    run_tag_of,
     user_name,
+    variable_of,
 )
 
 NODE_LOG = r"/allranks-\d+/([^/]+)/node_[^/]+/node\.log$"
@@ -78,7 +79,7 @@ def _run_of(process: Process) -> Tuple[Optional[str], Optional[bool]]:
         if run is not None:
             return run, True
         above = read_process(above.parent)
-    run_tag = run_tag_of(process.pid)
+    run_tag = variable_of(process.pid, RUN_TAG)
     if run_tag:
         return run_tag.partition("/")[0], False
     return None, None

@@ -183,11 +183,6 @@ def _children_by_parent() -> Callable[[int], List[int]]:
     return lambda pid: children.get(pid, [])
 
 
-def run_tag_of(pid: int) -> Optional[str]:
-    """Return the run tag in a process's environment; None where there is none or it may not be read."""
-    return variable_of(pid, RUN_TAG)
-
-
 def variable_of(pid: int, name: str) -> Optional[str]:
     """Return a variable that a process was started with; None where it is absent or may not be read."""
     prefix = name.encode() + b"="
@@ -205,11 +200,6 @@ def environment_of(pid: int) -> List[bytes]:
 def command_line(pid: int) -> List[str]:
     """Read the words of a process's command line; empty where it may not be read, or it is a zombie."""
     return [os.fsdecode(word) for word in read_bytes("/proc/%d/cmdline" % pid).split(b"\0")[:-1]]
-
-
-def signal_mask(pid: int, thread: int, name: str) -> int:
-    """Read a set of signals in the status of a thread (SigBlk, SigCgt), one bit each; 0 where it may not be read."""
-    return signal_masks(pid, thread).get(name, 0)
 
 
 def signal_masks(pid: int, thread: int) -> Dict[str, int]:

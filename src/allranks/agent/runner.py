@@ -471,11 +471,9 @@ def describe(error: BaseException) -> JsonObject:
 
         trace = "".join(traceback.format_exception(kind, error, error.__traceback__))[-TRACEBACK_LIMIT:]
     more = {"py_callstack": trace, "timestamp": str(int(now))}
-    facts: JsonObject = {"schema": 1, "type": kind.__qualname__, "module": kind.__module__, "text": text}
-    facts["file"], facts["line"], facts["function"] = place_of(error)
+    facts = dict(described(error), schema=1, module=kind.__module__, calls=newest_calls())
     facts.update(t=now, rank=Known.rank, pid=Known.pid, traceback=trace)
-    facts["chain"] = [describe_link(one, how) for one, how in causes_of(error)]
-    facts["calls"] = newest_calls()
+    facts["chain"] = [dict(described(one), link=how) for one, how in causes_of(error)]
     return {"message": {"message": "%s: %s" % (kind.__name__, text), "extraInfo": more}, "allranks": facts}
 
 
@@ -491,11 +489,11 @@ def newest_calls() -> List[JsonObject]:
         return []
 
 
-def describe_link(error: BaseException, how: str) -> JsonObject:
-    """Return one exception of a chain; `how` it is linked to the next."""
+def described(error: BaseException) -> JsonObject:
+    """Return what one exception is, and where it was raised."""
     file, line, function = place_of(error)
-    link = {"type": type(error).__qualname__, "text": text_of(error), "link": how}
-    return dict(link, file=file, line=line, function=function)
+    facts = {"type": type(error).__qualname__, "text": text_of(error)}
+    return dict(facts, file=file, line=line, function=function)
 
 
 def text_of(error: BaseException) -> str:

@@ -66,9 +66,8 @@ class Profile:
 
     def abandon(self) -> None:
         """End it without a trace: the process groups, or the program, come to their end."""
-        recording = self.recording
-        if recording is not None and os.getpid() == self.runner.pid:
-            recording.abandon()
+        if self.recording is not None and os.getpid() == self.runner.pid:
+            self.recording.abandon()
 
     def attend_end(self) -> None:
         """See to the end of the interpreter, with which the profiler is to have stopped, and to processes that the
@@ -100,11 +99,6 @@ def reason_against(profiler: Optional[ModuleType]) -> str:
     if getattr(profiler, "_is_profiler_enabled", False) or "ProfilerStep" in steps:
         return "its program has a profiler of torch itself, and a process has one at a time"
     return ""
-
-
-def text_of(error: BaseException) -> str:
-    """Name an exception in one line."""
-    return ("%s: %s" % (type(error).__name__, error)).partition("\n")[0][:300]
 
 
 def answer(channel: socket.socket, reply: JsonObject) -> None:
@@ -169,7 +163,8 @@ class ActiveProfile:
             finally:
                 reply = self.stop()
         except Exception as error:
-            self.error = "torch's profiler failed: %s" % text_of(error)
+            text = ("%s: %s" % (type(error).__name__, error)).partition("\n")[0][:300]
+            self.error = "torch's profiler failed: " + text
             reply = {"error": self.error}
         finally:
             self.stand_aside()

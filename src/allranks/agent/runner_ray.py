@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 ALL_HERE = "Ray has all"  # the ready test of the role looks for it (settings/ray.py)
 DONE = "roles-done"  # why a role is ended whose work is done (diagnose/roles.py)
@@ -35,9 +35,8 @@ MOST_WORDS = 600  # of a sentence of Ray's
 # src/ray/util/logging.cc: C is fatal. What Ray says to its own makers stands before what has failed.
 FATAL = re.compile(r"^\[[^\]]* C \d+ \d+\] .*?\.cc:\d+: +(?:An unexpected system state.*?Check failed: )?(.*)$", re.M)
 SOCKET_LIMIT = 107  # bytes of a Unix socket's path
-SOCKETS = (
-    "/session_2026-11-28_13-22-38_100322_4194304/sockets/plasma_store.1"  # the longest that Ray has in its directory
-)
+# The longest that Ray has in its directory.
+SOCKETS = "/session_2026-11-28_13-22-38_100322_4194304/sockets/plasma_store.1"
 # What Ray must not hand on to the workers that it starts, which allranks has not made ranks.
 OF_RANKS = (
     "MASTER_ADDR",
@@ -97,7 +96,9 @@ class RayNode:
     def __init__(self, options: RayOptions) -> None:
         options.shorten()
         self.options = options
-        self.name = "ray-head" if "--head" in options.ray else "ray-worker"
+        is_head = "--head" in options.ray
+        self.name = "ray-head" if is_head else "ray-worker"
+        self.count = len(MAIN) if is_head else 1  # processes that a node cannot be without
         self.folder = os.path.join(options.of_ray("--temp-dir"), "session_latest", "logs")
         self.starter = 0
         self.main: Dict[int, Tuple[str, Optional[int]]] = {}  # name, and a descriptor that tells of the end
@@ -119,15 +120,11 @@ class RayNode:
         while True:
             self.find()
             ends = [starter, *(end for _, end in self.main.values())]
-            is_quiet = cluster is None and len(self.main) == self.count() and None not in ends
+            is_quiet = cluster is None and len(self.main) == self.count and None not in ends
             select.select([end for end in ends if end is not None], [], [], PATIENCE if is_quiet else LOOK)
             self.look()
             if cluster is not None and cluster.is_complete():
                 cluster = None
-
-    def count(self) -> int:
-        """How many processes a node cannot be without."""
-        return len(MAIN) if self.name == "ray-head" else 1
 
     def on_term(self, number: int, frame: object) -> None:
         """End at the agent's word: whatever is left of Ray is the agent's to end."""
@@ -136,21 +133,21 @@ class RayNode:
 
     def find(self) -> None:
         """Find the processes without which this node is none."""
-        if len(self.main) == self.count():
+        if len(self.main) == self.count:
             return
-        for pid in children(self.starter):
-            name = comm(pid)
+        for word in text_of("/proc/%d/task/%d/children" % (self.starter, self.starter)).split():
+            pid = int(word)
+            name = text_of("/proc/%d/stat" % pid).rpartition(")")[0].partition("(")[2]
             if name in MAIN and pid not in self.main:
                 self.main[pid] = (name, end_of(pid))
 
     def look(self) -> None:
         """End as Ray has ended, where it has."""
         for pid, (name, _) in self.main.items():
-            fields = stat(pid)
-            if fields and fields[0] != "Z":
-                continue
-            status = int(fields[-1]) if fields else None
-            self.fail(name, pid, status)
+            # behind the name: the state first, the status of the end last (proc(5))
+            fields = text_of("/proc/%d/stat" % pid).rpartition(")")[2].split()
+            if not fields or fields[0] == "Z":
+                self.fail(name, pid, int(fields[-1]) if fields else None)
         ended, status = os.waitpid(self.starter, os.WNOHANG)
         if ended:
             self.fail("ray start", self.starter, status)
@@ -158,11 +155,15 @@ class RayNode:
     def fail(self, name: str, pid: int, status: Optional[int]) -> None:
         """Say what has ended and how, and end alike."""
         self.save_logs()
-        number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else 0
-        code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else 1
-        how = "was killed by %s" % signal.Signals(number).name if number else "ended with code %d" % code
-        if status is None:
-            how = "ended"
+        number = 0
+        code = 1
+        how = "ended"
+        if status is not None and os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            how = "was killed by %s" % signal.Signals(number).name
+        elif status is not None:
+            code = os.WEXITSTATUS(status) or 1
+            how = "ended with code %d" % os.WEXITSTATUS(status)
         why = self.last_words(name)
         print("%s: %s (pid %d) %s%s" % (self.name, name, pid, how, ": " + why if why else ""), flush=True)
         if number:
@@ -170,7 +171,7 @@ class RayNode:
                 signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             time.sleep(1)  # a signal that ends nothing, such as SIGCONT, has ended no process either
-        os._exit(code or 1)
+        os._exit(code)
 
     def last_words(self, name: str) -> str:
         """Return what a process of Ray's has said of its own failure: `[…] C pid tid] (raylet) file.cc:7:  text`."""
@@ -208,12 +209,8 @@ class RayCluster:
         nodes = self.ask()
         now = time.monotonic()
         if len(nodes) >= len(self.awaited):
-            resources: Dict[str, float] = {}
-            for node in nodes:
-                for name, count in node["Resources"].items():
-                    resources[name] = resources.get(name, 0) + count
-            has = ", ".join("%d %ss" % (resources.get(name, 0), name) for name in ("GPU", "CPU"))
-            print("%s %d nodes: %s" % (ALL_HERE, len(nodes), has), flush=True)
+            gpus, cpus = (sum(node["Resources"].get(name, 0) for node in nodes) for name in ("GPU", "CPU"))
+            print("%s %d nodes: %d GPUs, %d CPUs" % (ALL_HERE, len(nodes), gpus, cpus), flush=True)
             return True
         if now - self.said > SAID:
             self.said = now
@@ -230,7 +227,7 @@ class RayCluster:
                 socket.create_connection(self.place, 0.2).close()
             except OSError:
                 return []
-            self.state = global_state("%s:%d" % (bracketed(self.place[0]), self.place[1]))
+            self.state = global_state(("[%s]:%d" if ":" in self.place[0] else "%s:%d") % self.place)
         return [node for node in self.state.node_table() if node["Alive"]]
 
 
@@ -266,27 +263,15 @@ def start_ray(words: List[str]) -> None:
     has_client = "--head" in words and importlib.util.find_spec("grpc") is not None
     names = [name for name in PORTS if name in known and (has_client or name != PORTS[-1])]
     given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words}
-    asked = [name for name in names if name not in given]
-    for index, port in enumerate(free_ports(len(asked))):
-        words = [*words, "--%s=%d" % (asked[index].replace("_", "-"), port)]
     sys.argv = ["ray", *words]
-    sys.exit(scripts.main())
-
-
-def free_ports(count: int) -> List[int]:
-    """Return ports that nothing uses now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for sock in sockets:
-        sock.bind(("", 0))
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
+    sockets = []
+    for name in names:
+        if name not in given:
+            sockets.append(socket.create_server(("", 0)))
+            sys.argv.append("--%s=%d" % (name.replace("_", "-"), sockets[-1].getsockname()[1]))
+    for sock in sockets:  # all of them at once, so that no two ports are the same
         sock.close()
-    return ports
-
-
-def bracketed(address: str) -> str:
-    """Write an address before a port."""
-    return "[%s]" % address if ":" in address else address
+    sys.exit(scripts.main())
 
 
 def text_of(path: str, first: int = 0) -> str:
@@ -297,21 +282,6 @@ def text_of(path: str, first: int = 0) -> str:
             return file.read(TAIL).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def stat(pid: int) -> List[str]:
-    """Return what /proc/PID/stat has behind the name: the state first, the status of the end last (proc(5))."""
-    return text_of("/proc/%d/stat" % pid).rpartition(")")[2].split()
-
-
-def comm(pid: int) -> str:
-    """Name a process by its program; one that has ended and was not waited for has its name still."""
-    return text_of("/proc/%d/stat" % pid).rpartition(")")[0].partition("(")[2]
-
-
-def children(pid: int) -> Set[int]:
-    """Find the children of a process (proc_pid_children(5))."""
-    return {int(word) for word in text_of("/proc/%d/task/%d/children" % (pid, pid)).split()}
 
 
 def end_of(pid: int) -> Optional[int]:

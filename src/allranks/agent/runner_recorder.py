@@ -76,6 +76,9 @@ def start(module: ModuleType, runner: Known, note_calls: Callable[[], None], pos
     import _thread
     import signal
 
+    def reply(word: str) -> JsonObject:
+        return reply_to(word, module, runner, note_calls, posted)
+
     listener = listen(runner.ask)
     over = _thread.allocate_lock()
     over.acquire()
@@ -83,7 +86,7 @@ def start(module: ModuleType, runner: Known, note_calls: Callable[[], None], pos
     dump = {signal.SIGRTMIN + 7}  # of runner.py: sent to this thread, it interrupts nothing (agent/sample.py)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults - dump)
     try:  # the thread inherits the mask: a signal that the program waits for must not end up here
-        _thread.start_new_thread(answer, (listener, module, runner, note_calls, posted, over))
+        _thread.start_new_thread(answer, (listener, runner, reply, over))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -121,15 +124,11 @@ def listen(path: str) -> socket.socket:
     return socket.socket(fileno=high)
 
 
-def answer(
-    listener: socket.socket,
-    module: ModuleType,
-    runner: Known,
-    note_calls: Callable[[], None],
-    posted: Posted,
-    over: LockType,
-) -> None:
+def answer(listener: socket.socket, runner: Known, reply: Callable[[str], JsonObject], over: LockType) -> None:
     """Answer one question after the other, as a thread, until stop()."""
+    import json
+    import socket
+
     profiles: List[Profile] = []  # none, or the one of this rank
     try:
         while True:
@@ -137,10 +136,13 @@ def answer(
             try:
                 channel.settimeout(PATIENCE)
                 word = channel.recv(64).decode("ascii")
-                if word.startswith("profile"):
-                    serve_profile(channel, word, runner, profiles)
-                else:
-                    serve(channel, word, module, runner, note_calls, posted)
+                if word.startswith("profile") and not profiles:
+                    profiles.append(runner.beside("runner_profile.py", "Profile")(runner))
+                if word == "profiled":
+                    profiles[0].end(channel.dup())  # another thread answers
+                    continue
+                said = profiles[0].begin(float(word[8:])) if word.startswith("profile ") else reply(word)
+                channel.sendall(json.dumps(said).encode(), socket.MSG_NOSIGNAL)
             except Exception:  # whoever asked has ended, or the program ends
                 pass
             finally:
@@ -154,58 +156,26 @@ def answer(
         over.release()
 
 
-def serve_profile(channel: socket.socket, word: str, runner: Known, profiles: List[Profile]) -> None:
-    """Begin to profile, or end it: that is answered by another thread."""
-    import json
-    import socket
-
-    if not profiles:
-        profiles.append(runner.beside("runner_profile.py", "Profile")(runner))
-    if word == "profiled":
-        profiles[0].end(channel.dup())
-    else:
-        reply = profiles[0].begin(float(word.split()[1]))
-        channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
-
-
-def serve(
-    channel: socket.socket,
-    word: str,
-    module: ModuleType,
-    runner: Known,
-    note_calls: Callable[[], None],
-    posted: Posted,
-) -> None:
-    """Answer one request for torch's records."""
-    import json
-    import socket
-
+def reply_to(
+    word: str, module: ModuleType, runner: Known, note_calls: Callable[[], None], posted: Posted
+) -> JsonObject:
+    """Return what is asked for of torch's records, and of the program."""
     reply: JsonObject = {"schema": 1, "rank": runner.rank, "pid": runner.pid, "t": time.time()}
     if word == "calls":
         note_calls()
-        channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
-        return
-    if word == "imports":
+    elif word == "imports":
         reply["modules"], reply["own"] = imported(runner)
         reply["changed"] = runner.changed()
-        channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
-        return
-    if word.startswith("times "):
+    elif word.startswith("times "):
         reply.update(call_times(module, int(word[6:])))
-        channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
-        return
-    reply["groups"] = groups(module)
-    if word == "see":
-        reply["recorders"] = newest_recorded()
     else:
-        reply.update(recorded(word == "dump"))
-    if word != "counters":
-        reply["stacks"] = stacks()
-        counts, waiting = posted()
-        blocking = transfers(module)
-        reply["posted"] = counts
-        reply["transfers"] = blocking or waiting
-    channel.sendall(json.dumps(reply).encode(), socket.MSG_NOSIGNAL)
+        reply["groups"] = groups(module)
+        reply.update(newest_recorded() if word == "see" else recorded(word == "dump"))
+        if word != "counters":
+            reply["stacks"] = stacks()
+            reply["posted"], waiting = posted()
+            reply["transfers"] = transfers(module) or waiting
+    return reply
 
 
 def imported(runner: Known) -> Tuple[Dict[str, str], Dict[str, str]]:
@@ -298,9 +268,7 @@ def newest_calls() -> List[JsonObject]:
             group = str(entry["process_group"][0])
             of_group[group] = of_group.get(group, 0) + 1
             if of_group[group] <= NEWEST and not entry["is_p2p"]:
-                what, elements, dtype = kind_of(entry)
-                call = {"group": group, "seq": entry["collective_seq_id"], "what": what}
-                newest.append(dict(call, elements=elements, dtype=dtype))
+                newest.append(dict(described(*kind_of(entry)), group=group, seq=entry["collective_seq_id"]))
     return newest[::-1]
 
 
@@ -386,12 +354,8 @@ def call_times(module: ModuleType, most: int) -> JsonObject:
     Their number is bounded over all groups, so what a rank of many groups gives is as long."""
     import gc
 
-    world = module._world
-    members = {}
-    for group, name in list(world.pg_names.items()):
-        ranks = world.pg_group_ranks.get(group) or {}
-        members[str(name)] = (len(ranks), min(ranks, default=0))
-    groups: Dict[str, JsonObject] = {}
+    members = {one["name"]: one["ranks"] for one in groups(module)}
+    of_groups: Dict[str, JsonObject] = {}
     base = 0
     for backend, entry in newest_entries(most):
         name = str(entry["process_group"][0])
@@ -400,10 +364,10 @@ def call_times(module: ModuleType, most: int) -> JsonObject:
         if entry["is_p2p"] or name not in members or what not in SYNCHRONISING or not created:
             continue
         base = base or created // 1000000000
-        size, first = members[name]
-        if name not in groups:
-            groups[name] = {"name": name, "size": size, "first": first, "on_device": backend != "gloo", "kinds": []}
-        one = groups[name]
+        on_device = backend != "gloo"
+        ranks = members[name]
+        new = {"name": name, "size": len(ranks), "first": min(ranks, default=0), "on_device": on_device, "kinds": []}
+        one = of_groups.setdefault(name, new)
         kind = "%s %d" % (what, kind_of(entry)[1])
         if kind not in one["kinds"]:
             one["kinds"].append(kind)
@@ -411,12 +375,12 @@ def call_times(module: ModuleType, most: int) -> JsonObject:
             "sequence": entry["collective_seq_id"],
             "kind": one["kinds"].index(kind),
             "created": created // 1000 - base * 1000000,
-            "duration": round(1000 * (entry.get("duration_ms") or 0)),
         }
+        if one["on_device"]:
+            row["duration"] = round(1000 * (entry.get("duration_ms") or 0))
         for key, value in row.items():
-            if key != "duration" or one["on_device"]:
-                one.setdefault(key, []).append(value)
-    return {"base": base, "groups": list(groups.values()), "collections": gc.get_stats()[-1]["collections"]}
+            one.setdefault(key, []).append(value)
+    return {"base": base, "groups": list(of_groups.values()), "collections": gc.get_stats()[-1]["collections"]}
 
 
 def newest_entries(most: int) -> List[Any]:
@@ -426,12 +390,8 @@ def newest_entries(most: int) -> List[Any]:
     (FlightRecorderDetail.hpp, dump_json), so the last of them are cut out; where that fails all is read."""
     import json
 
-    library = sys.modules.get("torch._C._distributed_c10d")
     newest: List[Any] = []
-    for backend, name in BINDINGS:
-        dump = getattr(library, name, None)
-        if dump is None:
-            continue
+    for backend, dump in dump_functions():
         data = dump(includeCollectives=True, onlyActive=False)
         if isinstance(data, str):
             data = data.encode()
@@ -453,7 +413,13 @@ def newest_recorded() -> JsonObject:
     dumps: JsonObject = {}
     for backend, entry in newest_entries(SEEN):
         dumps.setdefault(backend, {"entries": []})["entries"].append(entry)
-    return dumps
+    return {"recorders": dumps}
+
+
+def dump_functions() -> List[Tuple[str, Callable[..., Any]]]:
+    """List torch's recorders: the backend, and the function that dumps what it has."""
+    library = sys.modules.get("torch._C._distributed_c10d")
+    return [(backend, getattr(library, name)) for backend, name in BINDINGS if hasattr(library, name)]
 
 
 def recorded(with_records: bool) -> JsonObject:
@@ -462,13 +428,10 @@ def recorded(with_records: bool) -> JsonObject:
     As JSON, which has no stacks: for these torch imports seconds' worth of modules, and others have them anyway."""
     import json
 
-    library = sys.modules.get("torch._C._distributed_c10d")
     dumps = {}
-    for backend, name in BINDINGS:
-        dump = getattr(library, name, None)
-        if dump is not None:
-            try:
-                dumps[backend] = json.loads(dump(includeCollectives=with_records, onlyActive=False))
-            except Exception as error:
-                dumps[backend] = {"error": "%s: %s" % (type(error).__name__, error)}
+    for backend, dump in dump_functions():
+        try:
+            dumps[backend] = json.loads(dump(includeCollectives=with_records, onlyActive=False))
+        except Exception as error:
+            dumps[backend] = {"error": "%s: %s" % (type(error).__name__, error)}
     return {"torch": str(getattr(sys.modules.get("torch"), "__version__", "")), "recorders": dumps}

@@ -23,7 +23,7 @@ import time
 TYPE_CHECKING = False  # as in runner.py
 if TYPE_CHECKING:
     from _socket import socket
-    from typing import Any, Callable, Dict, List, Sequence, Tuple, Type
+    from typing import Any, Callable, Dict, List, Sequence, Set, Tuple, Type
 
     from .runner import Known
 
@@ -70,12 +70,11 @@ def become_rank(runner: Type[Known]) -> None:
 
 def take(channel: socket) -> Tuple[List[str], List[int]]:
     """Read one message; the template ends where the agent has closed the channel."""
-    space = (1 << 16, 64)
     data = b""
     descriptors: List[int] = []
     length = 4
     while len(data) < length:
-        part, rights, _, _ = channel.recvmsg(min(space[0], length - len(data)), space[1])
+        part, rights, _, _ = channel.recvmsg(min(1 << 16, length - len(data)), 64)
         if not part:
             os._exit(0)
         for _, _, content in rights:
@@ -100,13 +99,9 @@ def read_modules(fields: List[str]) -> Tuple[List[str], Dict[str, str], Dict[str
     end = fields.index("")
     names, fields = fields[:end], fields[end + 1 :]
     end = fields.index("")
-    stamps, fields = fields[:end], fields[end + 1 :]
-    return names, pairs(stamps), pairs(fields)
-
-
-def pairs(fields: List[str]) -> Dict[str, str]:
-    """Return a dict of fields that stand side by side."""
-    return dict(zip(fields[::2], fields[1::2]))  # noqa: B905 - Python 3.8 has no strict
+    stamps = dict(zip(fields[:end:2], fields[1:end:2]))  # noqa: B905 - Python 3.8 has no strict
+    modules = dict(zip(fields[end + 1 :: 2], fields[end + 2 :: 2]))  # noqa: B905
+    return names, stamps, modules
 
 
 def first_changed(own: Dict[str, str]) -> str:
@@ -142,9 +137,10 @@ def preload(names: List[str], modules: Dict[str, str], runner: Type[Known]) -> N
     check_modules(modules, runner)
     if len(sys._current_frames()) > 1:
         raise Unfit("what it imports starts a Python thread")
-    opened = open_files() - descriptors - open_libraries()
-    if opened:
-        raise Unfit("what it imports leaves %s open" % describe_file(min(opened)))
+    opened = open_files()
+    for fd in sorted(opened.keys() - descriptors.keys()):
+        if opened[fd] not in mapped_files():
+            raise Unfit("what it imports leaves %s open" % opened[fd])
     if os.getcwd() != place:
         raise Unfit("what it imports changes the working directory")
     check_children()
@@ -203,22 +199,22 @@ def check_modules(modules: Dict[str, str], runner: Type[Known]) -> None:
             raise Unfit("an installed package imports your %s" % origin)
 
 
-def open_files() -> set[int]:
-    """Return the descriptors that are open."""
-    return {int(name) for name in os.listdir("/proc/self/fd") if os.path.lexists("/proc/self/fd/" + name)}
+def open_files() -> Dict[int, str]:
+    """Return the descriptors that are open, and what each stands for."""
+    opened = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            opened[int(name)] = os.readlink("/proc/self/fd/" + name)
+        except FileNotFoundError:  # that of the directory itself
+            pass
+    return opened
 
 
-def open_libraries() -> set[int]:
-    """Return the descriptors of mapped libraries. The library libffi maps parts of its own file from one for callbacks
-    (src/tramp.c): with some builds of it `import ctypes` opens that, and a rank shares nothing by it but the file."""
+def mapped_files() -> Set[str]:
+    """Return the libraries that are mapped. libffi maps parts of its own file for callbacks (src/tramp.c): with some
+    builds of it `import ctypes` leaves that open, and a rank shares nothing by it but the file."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-        mapped = {line.split(None, 5)[-1].rstrip("\n") for line in maps if " r-xp " in line}
-    return {fd for fd in open_files() if describe_file(fd) in mapped}
-
-
-def describe_file(fd: int) -> str:
-    """Return what a descriptor stands for."""
-    return os.readlink("/proc/self/fd/%d" % fd)
+        return {line.split(None, 5)[-1].rstrip("\n") for line in maps if " r-xp " in line}
 
 
 def check_children() -> None:
@@ -262,31 +258,17 @@ def check_threads() -> None:
     A library that survives forks ends its threads when the process forks (OpenBLAS and others, by pthread_atfork). So a
     child is forked and ends at once: what is here afterwards is a thread that its library does not care for."""
     held = sys.stderr
-    sys.stderr = Nowhere()  # Python warns of forks where there are threads
-    try:
+    with open(os.devnull, "w") as sys.stderr:  # Python warns of forks where there are threads
         pid = os.fork()
         if pid == 0:
             os._exit(0)
         os.waitpid(pid, 0)
-    finally:
-        sys.stderr = held
+    sys.stderr = held
     deadline = time.monotonic() + THREADS_SECONDS
     while len(os.listdir("/proc/self/task")) > 1:
         if time.monotonic() > deadline:
             raise Unfit("what it imports starts a thread that survives no fork")
         time.sleep(0.01)
-
-
-class Nowhere:
-    """A text file that keeps nothing."""
-
-    def write(self, text: str) -> int:
-        """Drop the text."""
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing."""
-        return
 
 
 # ---- a rank

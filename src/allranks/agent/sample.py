@@ -24,7 +24,7 @@ from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest
 from .bounded_commands import run_command
 from .files import append, find_program, names_in, open_left, read_link, read_text, size_of
 from .observing import STACKS_SIGNAL, catches
-from .processes import Process, command_line, read_process, send_signal, signal_mask, stat_fields, variable_of
+from .processes import Process, command_line, read_process, send_signal, signal_masks, stat_fields, variable_of
 from .sockets import connections
 
 # -- What NCCL's own service for reliability knows of the whole job (RAS, NCCL >= 2.24) --------------------------------
@@ -44,60 +44,39 @@ def ask_ras(ranks: Dict[int, Process], node_dir: str) -> Optional[str]:
     pid = next((p.pid for p in ranks.values() if "libnccl" in read_text("/proc/%d/maps" % p.pid, MAPS_LIMIT)), None)
     if pid is None:
         return None
+    host, _, port = (variable_of(pid, "NCCL_RAS_ADDR") or "").rpartition(":")
+    address = (host.strip("[]") or ADDRESS[0], int(port)) if port.isdecimal() else ADDRESS
     deadline = time.monotonic() + RAS_SECONDS
     text = None
     for _ in range(3):
         if text is None and time.monotonic() < deadline - ANSWER:
-            text = _try(_address(pid), deadline)
+            text = _try(address, deadline)
     if text is not None:
         append(NodeFiles(node_dir).ras, text.encode("utf-8", "replace"))
     return text
 
 
-def _address(pid: int) -> Tuple[str, int]:
-    host, _, port = (variable_of(pid, "NCCL_RAS_ADDR") or "").rpartition(":")
-    if not port.isdecimal():
-        return ADDRESS
-    return host.strip("[]") or ADDRESS[0], int(port)
-
-
 def _try(address: Tuple[str, int], deadline: float) -> Optional[str]:
     try:
-        with socket.create_connection(address, timeout=ANSWER) as channel:
+        with socket.create_connection(address, timeout=ANSWER) as channel, channel.makefile("rb", 0) as lines:
             for word, wanted in (("CLIENT PROTOCOL 2", b"SERVER PROTOCOL"), ("TIMEOUT %d" % LEG, b"OK")):
                 channel.sendall(word.encode() + b"\n")
-                if not _line(channel).upper().startswith(wanted):
+                if not lines.readline(1024).upper().startswith(wanted):
                     return None
             channel.sendall(b"VERBOSE STATUS\n")
-            return _rest(channel, deadline)
+            data = b""
+            try:
+                while len(data) < RAS_LIMIT and time.monotonic() < deadline:
+                    channel.settimeout(max(0.05, deadline - time.monotonic()))
+                    part = channel.recv(1 << 16)
+                    if not part:
+                        break
+                    data += part
+            except OSError:  # what has come when the time is over counts too
+                pass
+            return data.decode("utf-8", "replace") or None
     except (OSError, ValueError):  # UnicodeError of a name that NCCL_RAS_ADDR cannot mean
         return None
-
-
-def _line(channel: socket.socket) -> bytes:
-    """One answer; the service says nothing more until it is spoken to."""
-    data = b""
-    while not data.endswith(b"\n") and len(data) < 1024:
-        part = channel.recv(1024)
-        if not part:
-            break
-        data += part
-    return data
-
-
-def _rest(channel: socket.socket, deadline: float) -> Optional[str]:
-    """Until the service closes the connection; what has come when the time is over counts too."""
-    data = b""
-    while len(data) < RAS_LIMIT and time.monotonic() < deadline:
-        channel.settimeout(max(0.05, deadline - time.monotonic()))
-        try:
-            part = channel.recv(1 << 16)
-        except OSError:
-            break
-        if not part:
-            break
-        data += part
-    return data.decode("utf-8", "replace") or None
 
 
 # -- Stacks by py-spy, which reads the memory of a process ------------------------------------------------------------
@@ -207,13 +186,17 @@ def _fit(samples: Dict[int, StackSample]) -> Dict[int, JsonObject]:
 def _signal_blind(
     samples: Dict[int, StackSample], ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]
 ) -> None:
-    blind = {rank: ranks[rank] for rank, one in samples.items() if not one.text and not one.state}
-    for rank, stack in dump(blind, node_dir, signalled).items():
-        one = samples[rank]._replace(signalled=stack.signalled)
-        if stack.error:
-            samples[rank] = one._replace(error=stack.error)
-        else:
-            samples[rank] = one._replace(text=stack.text, how="signal")
+    """Take stacks by a signal. Ranks in `signalled` have been signalled before and are not a second time."""
+    blind = [rank for rank, one in samples.items() if not one.text and not one.state]
+    files = NodeFiles(node_dir)
+    dumps = {rank: _Dump(ranks[rank], files.stacks(rank), rank not in signalled) for rank in blind}
+    deadline = time.monotonic() + SECONDS
+    while any(one.waits for one in dumps.values()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+        for one in dumps.values():
+            one.check()
+    for rank, one in dumps.items():
+        samples[rank] = one.result(samples[rank])
 
 
 def from_outside(process: Process, silent: bool, last: bool, deadline: float) -> StackSample:
@@ -249,17 +232,12 @@ def with_process_facts(one: StackSample, pid: int) -> StackSample:
     wchan = read_text("/proc/%d/wchan" % pid)
     if wchan not in ("", "0"):
         one = one._replace(wchan=wchan)
-    return one._replace(file=_file_in_read(pid))
-
-
-def _file_in_read(pid: int) -> str:
     call = read_text("/proc/%d/syscall" % pid).split()
-    if len(call) < 2 or call[0] != READ.get(os.uname().machine):
-        return ""
-    path = read_link("/proc/%d/fd/%d" % (pid, int(call[1], 16)))
-    if not path.startswith("/") or path.startswith("/dev/"):
-        return ""
-    return path
+    if len(call) > 1 and call[0] == READ.get(os.uname().machine):
+        path = read_link("/proc/%d/fd/%d" % (pid, int(call[1], 16)))
+        if path.startswith("/") and not path.startswith("/dev/"):
+            one = one._replace(file=path)
+    return one
 
 
 # -- Stacks by a signal: the last means --------------------------------------------------------------------------------
@@ -273,42 +251,23 @@ TGKILL = {"x86_64": 234, "aarch64": 131}  # system calls by machine
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}  # the helper does not block these
 
 
-def dump(ranks: Dict[int, Process], node_dir: str, signalled: AbstractSet[int]) -> Dict[int, StackSample]:
-    """Take stacks by rank. Ranks in `signalled` have been signalled before and are not a second time."""
-    files = NodeFiles(node_dir)
-    dumps = {rank: _Dump(process, files.stacks(rank)) for rank, process in ranks.items()}
-    for rank, one in dumps.items():
-        one.begin(rank not in signalled)
-    deadline = time.monotonic() + SECONDS
-    while any(one.waits for one in dumps.values()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-        for one in dumps.values():
-            one.check()
-    return {rank: one.result() for rank, one in dumps.items()}
-
-
 class _Dump:
     """One rank's."""
 
-    def __init__(self, process: Process, path: str) -> None:
-        self._process = process
+    def __init__(self, process: Process, path: str, may_signal: bool) -> None:
         self._path = path
         self._start = size_of(path)
         self._size = -1
         self._sent_to_process = False
         self._error = ""
         self.waits = False
-
-    def begin(self, may_signal: bool) -> None:
-        pid = self._process.pid
-        if not catches(pid, STACKS_SIGNAL):
+        helper = helper_thread(process.pid)
+        if not catches(process.pid, STACKS_SIGNAL):
             self._error = "the program has no dump handler"
-            return
-        helper = helper_thread(pid)
-        if helper is not None and _tgkill(pid, helper):
+        elif helper is not None and _tgkill(process.pid, helper):
             self.waits = True
         elif may_signal:
-            self.waits = self._sent_to_process = send_signal(self._process, STACKS_SIGNAL)
+            self.waits = self._sent_to_process = send_signal(process, STACKS_SIGNAL)
         else:
             self._error = "its stack was taken by a signal before, which is done once"
 
@@ -319,14 +278,17 @@ class _Dump:
             self.waits = size == self._start or size != self._size
             self._size = size
 
-    def result(self) -> StackSample:
-        stack = StackSample(signalled=self._sent_to_process)
+    def result(self, sample: StackSample) -> StackSample:
+        """Add what has come of it to a sample."""
+        sample = sample._replace(signalled=self._sent_to_process)
         if self._error or self._size <= self._start:
-            return stack._replace(error=self._error or "no stack within %g s" % SECONDS)
-        text = _tail(self._path, self._start)
+            return sample._replace(error=self._error or "no stack within %g s" % SECONDS)
+        with open(open_left(self._path), "rb") as file:
+            file.seek(self._start)
+            text = file.read(STACK_LIMIT).decode("utf-8", "replace")
         if not self._sent_to_process:  # the thread that ran the handler is not the main one, which comes last
             text = text.replace("Current thread 0x", "Thread 0x")
-        return stack._replace(text=text)
+        return sample._replace(text=text, how="signal")
 
 
 def helper_thread(pid: int) -> Optional[int]:
@@ -334,15 +296,9 @@ def helper_thread(pid: int) -> Optional[int]:
     signals = set(signal.valid_signals()) - FAULTS - {signal.SIGKILL, signal.SIGSTOP, STACKS_SIGNAL}
     wanted = sum(1 << (int(number) - 1) for number in signals)
     threads = [int(name) for name in names_in("/proc/%d/task" % pid)]
-    return next((t for t in threads if t != pid and signal_mask(pid, t, "SigBlk") == wanted), None)
+    return next((t for t in threads if t != pid and signal_masks(pid, t).get("SigBlk") == wanted), None)
 
 
 def _tgkill(pid: int, thread: int) -> bool:
     number = TGKILL.get(os.uname().machine)
     return number is not None and ctypes.CDLL(None).syscall(number, pid, thread, int(STACKS_SIGNAL)) == 0
-
-
-def _tail(path: str, start: int) -> str:
-    with open(open_left(path), "rb") as file:
-        file.seek(start)
-        return file.read(STACK_LIMIT).decode("utf-8", "replace")

@@ -8,7 +8,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from allranks.protocol.header import SweepHeader
 from allranks.protocol.messages import SweptMessage
-from allranks.protocol.node_names import DIALS, NodeFiles
+from allranks.protocol.node_names import DIALS, RUN_TAG, NodeFiles
 from allranks.protocol.processes import SweptProcess
 
 from .door import answers
@@ -28,7 +28,7 @@ from .processes import (
     read_process,
     read_processes,
     reap_children,
-    run_tag_of,
+    variable_of,
 )
 
 BEING_MADE = 60.0  # seconds a directory without a journal may be that of a run that is just starting
@@ -47,7 +47,7 @@ def sweep(header: SweepHeader) -> SweptMessage:
     if header.foreign is not None:
         return SweptMessage(foreign=_foreign(header.foreign))
     live, unanswering = _agents(_run_dirs(header.node_dir))
-    tagged = [(run_tag_of(process.pid), process) for process in read_processes(all_pids())]
+    tagged = [(variable_of(process.pid, RUN_TAG), process) for process in read_processes(all_pids())]
     runs = {tag.partition("/")[0] for tag in live}
     orphans: Dict[int, SweptProcess] = {}
     for run_tag, process in [*unanswering, *tagged]:
@@ -77,7 +77,7 @@ def _foreign(port: int) -> List[SweptProcess]:
     listed = []
     for pid, why in sorted(reasons.items()):
         process = read_process(pid)
-        if process is not None and run_tag_of(pid) is None and _owner(pid) == user:
+        if process is not None and variable_of(pid, RUN_TAG) is None and _owner(pid) == user:
             listed.append(SweptProcess(pid, process.start, command_of(pid), why=why))
     return listed
 
