@@ -10,6 +10,7 @@ import re
 import socket
 import struct
 import time
+from itertools import takewhile
 from typing import List, Optional, Set, Tuple
 
 from allranks.protocol.node_names import RUN_TAG
@@ -75,22 +76,15 @@ def _run_of(process: Process) -> Tuple[Optional[str], Optional[bool]]:
     It is known by an agent that the process is or descends from, else by its run tag."""
     above: Optional[Process] = process
     while above is not None and above.pid > 1:
-        run = _run_of_agent(above.pid)
-        if run is not None:
-            return run, True
+        # an agent's standard error is the log in its node directory
+        log = re.search(NODE_LOG, read_link("/proc/%d/fd/2" % above.pid))
+        if log is not None:
+            return log.group(1), True
         above = read_process(above.parent)
     run_tag = variable_of(process.pid, RUN_TAG)
     if run_tag:
         return run_tag.partition("/")[0], False
     return None, None
-
-
-def _run_of_agent(pid: int) -> Optional[str]:
-    """Return the uid of the run that an agent works for: its standard error is the log in its node directory."""
-    match = re.search(NODE_LOG, read_link("/proc/%d/fd/2" % pid))
-    if match is None:
-        return None
-    return match.group(1)
 
 
 def _sockets(port: int) -> List[_Socket]:
@@ -126,10 +120,6 @@ def _from_proc(path: str, port: int) -> List[_Socket]:
 def _process_of(inodes: Set[int]) -> Optional[Process]:
     wanted = {"socket:[%d]" % inode for inode in inodes}
     deadline = time.monotonic() + SCAN_SECONDS
-    owners: List[Process] = []
-    for process in read_processes(all_pids()):
-        if time.monotonic() > deadline:
-            break
-        if not wanted.isdisjoint(open_names(process.pid)):
-            owners.append(process)
+    processes = takewhile(lambda _: time.monotonic() <= deadline, read_processes(all_pids()))
+    owners = [process for process in processes if not wanted.isdisjoint(open_names(process.pid))]
     return min(owners, key=lambda p: (p.start, p.pid), default=None)

@@ -260,13 +260,9 @@ def send_signal(process: Process, number: int) -> bool:
 
 
 def alive(processes: Iterable[Process]) -> List[Process]:
-    """Keep the processes that still run; zombies do not count."""
-    running = []
-    for process in processes:
-        now = read_process(process.pid)
-        if now is not None and now.start == process.start and not now.has_ended:
-            running.append(process)
-    return running
+    """Read the processes that still run again; zombies do not count."""
+    starts = {process.pid: process.start for process in processes}
+    return [now for now in read_processes(starts) if now.start == starts[now.pid] and not now.has_ended]
 
 
 def lives(pid: int, start: int) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import selectors
+from contextlib import suppress
 from functools import partial
-from typing import Dict, Optional
+from typing import Callable, Dict, Optional, Type
 
 from allranks.protocol.messages import (
     FactsMessage,
@@ -22,7 +23,7 @@ from allranks.protocol.messages import (
 )
 from allranks.protocol.orders import ListenOrder, ProbeOrder, ReachOrder, ReadyOrder, ServeOrder, SetupOrder
 
-from .forked_tasks import Work
+from .forked_tasks import Answer, Work
 from .link import log
 from .node_check import NodeCheck, check_node
 from .rendezvous_check import MasterPort, Nonce, ask_server, free_ports, port_failure, probe
@@ -72,13 +73,14 @@ class Readiness:
 
     def on_probe(self, order: ProbeOrder) -> None:
         """Try the master's addresses."""
-        seconds = order.seconds + SPARE_SECONDS
-        self._node.tasks.answer_with(Work("the rendezvous check", partial(probe, order), ProbedMessage, seconds))
+        self._answer("the rendezvous check", partial(probe, order), ProbedMessage, order.seconds)
 
     def on_ready(self, order: ReadyOrder) -> None:
         """Ask whether a server answers."""
-        seconds = order.seconds + SPARE_SECONDS
-        self._node.tasks.answer_with(Work("the ready test", partial(ask_server, order), ReadyMessage, seconds))
+        self._answer("the ready test", partial(ask_server, order), ReadyMessage, order.seconds)
+
+    def _answer(self, name: str, function: Callable[[], Answer], kind: Type[Answer], seconds: float) -> None:
+        self._node.tasks.answer_with(Work(name, function, kind, seconds + SPARE_SECONDS))
 
     def hold_port(self) -> None:
         """Listen no more, and keep the port for the master: ranks start."""
@@ -134,16 +136,13 @@ class Readiness:
 
     def on_reach(self, order: ReachOrder) -> None:
         """Try to reach the peers."""
-        seconds = order.seconds + SPARE_SECONDS
-        self._node.tasks.answer_with(Work("reaching peers", partial(_reach, order), ReachedMessage, seconds))
+        self._answer("reaching peers", partial(_reach, order), ReachedMessage, order.seconds)
 
 
 def _check_node(order: SetupOrder, base: Dict[str, str], cwd: str) -> NodeCheck:
     """Check the node where the session stood: a prelude may name files from there."""
-    try:
+    with suppress(OSError):  # it has been removed, and what needs it says so
         os.chdir(cwd)
-    except OSError:
-        pass  # it has been removed, and what needs it says so
     return check_node(order, base)
 
 

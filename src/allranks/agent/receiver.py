@@ -17,7 +17,7 @@ from allranks.protocol.messages import GotMessage, ShippedMessage
 from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import ShipOrder
 
-from .files import open_left, remove_tree, text_of_errno, write_all
+from .files import open_left, remove_file, remove_tree, text_of_errno, write_all
 from .forked_tasks import Work
 
 MANIFEST = "tree.json"
@@ -106,17 +106,6 @@ class TreeReceiver:
         """Expect that the end of an attempt kills the unpacking: the next one asks for the tree again, and it comes."""
         self._is_interrupted = self._order is not None and self._fd < 0 and self._answer is None
 
-    def _forget_tree(self) -> None:
-        """Take a tree as if none had come; what an interrupted unpacking left goes when the next one begins."""
-        if os.path.lexists(self._archive):
-            os.unlink(self._archive)
-        self._order = None
-        self._have = 0
-        announced = self._announced
-        self._announced = None
-        if announced is not None:
-            self.ship(announced)
-
     def _close(self) -> None:
         os.close(self._fd)
         self._fd = -1
@@ -130,10 +119,17 @@ class TreeReceiver:
     def _unpacked(self, message: Optional[ShippedMessage], error: str) -> None:
         was_interrupted = self._is_interrupted
         self._is_interrupted = False
-        if message is None and was_interrupted:
-            self._forget_tree()
+        if message is not None or not was_interrupted:
+            self._finish(message or ShippedMessage(self._target, error=error))
             return
-        self._finish(message or ShippedMessage(self._target, error=error))
+        # As if no tree had come; what the interrupted unpacking left goes when the next one begins.
+        remove_file(self._archive)
+        self._order = None
+        self._have = 0
+        announced = self._announced
+        self._announced = None
+        if announced is not None:
+            self.ship(announced)
 
     def _finish(self, message: ShippedMessage) -> None:
         self._answer = message
@@ -149,19 +145,14 @@ def unpack(archive: str, target: str, order: ShipOrder) -> ShippedMessage:
         if os.path.lexists(target):  # of an unpacking that was interrupted
             remove_tree(target)
         files = extract(archive, target)
-        _note_states(target)
+        with open(os.path.join(os.path.dirname(target), MANIFEST), "w") as file:
+            json.dump(dict(_states(target)), file)  # what lies there before the program runs, for `has_results`
         return ShippedMessage(target, sha256, files)
     except OSError as error:
         remove_tree(target)
         return _failure(error, target)
     finally:
         os.unlink(archive)
-
-
-def _note_states(target: str) -> None:
-    """Note what lies there before the program runs, for `has_results`."""
-    with open(os.path.join(os.path.dirname(target), MANIFEST), "w") as file:
-        json.dump(dict(_states(target)), file)
 
 
 def _states(target: str) -> Iterator[Tuple[str, List[int]]]:
@@ -206,7 +197,7 @@ def _sha256(path: str) -> str:
 
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        for part in iter(lambda: file.read(PART), b""):
+        for part in iter(partial(file.read, PART), b""):
             digest.update(part)
     return digest.hexdigest()
 

@@ -8,14 +8,15 @@ file is read and written, not mapped: a program that cuts it short must not end 
 from __future__ import annotations
 
 import os
-import stat
 import struct
 import time
-from typing import Callable, Dict, Optional
+from typing import Callable, Dict, Optional, Tuple
 
 from allranks.protocol.messages import RankSaving, SavingMessage
 from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import LARGEST_STEP, SAVE_PHASES, SaveOrder
+
+from .files import open_left
 
 # Places of the numbers, as in program.py.
 CALLS, LAST, BEFORE, HOLDS, ANSWERED, ANSWERED_STEP, ANSWERED_CALL = range(7)
@@ -50,7 +51,7 @@ class SaveForwarding:
         for rank in order.ranks:
             self._write(rank, order, is_new)
         time.sleep(SETTLE)
-        self._report(order, self._read_all(order))
+        self._report(order, is_asked=True)
 
     def forget(self) -> None:
         """Leave the request: the attempt is over."""
@@ -62,19 +63,15 @@ class SaveForwarding:
         order = self._order
         if order is None or now < self.next_look:
             return
-        ranks = self._read_all(order)
-        if any(_differs(rank, self._told.get(number, RankSaving())) for number, rank in ranks.items()):
-            self._report(order, ranks)
-        else:
-            self.next_look = time.monotonic() + LOOK_EVERY
+        self._report(order, is_asked=False)
 
-    def _report(self, order: SaveOrder, ranks: Dict[int, RankSaving]) -> None:
-        self._told = ranks
+    def _report(self, order: SaveOrder, is_asked: bool) -> None:
+        """Tell where the ranks are: if that was asked, or one has begun to call, has saved, or goes on after it."""
+        ranks = {rank: self._read(rank, order) for rank in order.ranks}
         self.next_look = time.monotonic() + LOOK_EVERY
-        self._tell(SavingMessage(order.attempt, order.request, order.phase, order.step, ranks))
-
-    def _read_all(self, order: SaveOrder) -> Dict[int, RankSaving]:
-        return {rank: self._read(rank, order) for rank in order.ranks}
+        if is_asked or any(_news(one) != _news(self._told.get(rank, RankSaving())) for rank, one in ranks.items()):
+            self._told = ranks
+            self._tell(SavingMessage(order.attempt, order.request, order.phase, order.step, ranks))
 
     def _write(self, rank: int, order: SaveOrder, is_new: bool) -> None:
         file = self._open(rank, order)
@@ -112,34 +109,29 @@ class SaveForwarding:
         numbers = struct.unpack("=%dq" % SHARED_NUMBERS, data)
         if any(abs(number) > LARGEST_STEP for number in numbers):
             return RankSaving()
-        saved: Optional[int] = None
-        is_back = False
-        if numbers[ANSWERED] == order.request:
-            saved = numbers[ANSWERED_STEP]
-            is_back = numbers[CALLS] > numbers[ANSWERED_CALL]
         holds = numbers[HOLDS] == order.request
-        return RankSaving(numbers[CALLS], numbers[LAST], numbers[BEFORE], holds, saved, is_back)
+        rank_saving = RankSaving(numbers[CALLS], numbers[LAST], numbers[BEFORE], holds)
+        if numbers[ANSWERED] != order.request:
+            return rank_saving
+        return rank_saving._replace(saved=numbers[ANSWERED_STEP], is_back=numbers[CALLS] > numbers[ANSWERED_CALL])
 
     def _open(self, rank: int, order: SaveOrder) -> Optional[int]:
         """Open the file that a rank has, or will have."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            file = os.open(self._files.save(rank, order.attempt), flags, 0o600)
+            file = open_left(self._files.save(rank, order.attempt), os.O_RDWR | os.O_CREAT)
         except OSError:
             return None
         try:
-            if stat.S_ISREG(os.fstat(file).st_mode):
-                os.posix_fallocate(file, 0, SIZE)  # changes nothing of what is there
-                return file
+            os.posix_fallocate(file, 0, SIZE)  # changes nothing of what is there
+            return file
         except OSError:
-            pass
-        os.close(file)
-        return None
+            os.close(file)
+            return None
 
 
-def _differs(rank: RankSaving, told: RankSaving) -> bool:
-    """Whether a rank has begun to call, has saved, or goes on after it; steps alone are not news."""
-    return (min(rank.calls, 2), rank.saved, rank.is_back) != (min(told.calls, 2), told.saved, told.is_back)
+def _news(rank: RankSaving) -> Tuple[int, Optional[int], bool]:
+    """Return what of a rank is told without being asked; steps alone are not."""
+    return min(rank.calls, 2), rank.saved, rank.is_back
 
 
 def _put(file: int, place: int, number: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 from allranks.protocol.samples import LinkCount, RankSocket, is_loopback
 
@@ -66,9 +66,7 @@ def link_counts(pids: Mapping[int, int]) -> List[LinkCount]:
 
 def _of_ranks(pids: Mapping[int, int]) -> Iterator[Tuple[int, RankSocket]]:
     """Give each connection with its rank. The kernel is asked once for all: what it refuses to say is left out."""
-    owners: Dict[str, int] = {}
-    for rank, pid in pids.items():
-        owners.update(dict.fromkeys(_inodes(pid), rank))
+    owners = {name: rank for rank, pid in pids.items() for name in open_names(pid) if name.startswith("socket:[")}
     if not owners:
         return
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -76,15 +74,11 @@ def _of_ranks(pids: Mapping[int, int]) -> Iterator[Tuple[int, RankSocket]]:
         try:
             for message in dump(NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, request, SOCK_DIAG_BY_FAMILY):
                 fields = _MESSAGE.unpack_from(message)
-                owner = owners.get(str(fields[_INODE]))
+                owner = owners.get("socket:[%d]" % fields[_INODE])
                 if owner is not None:
                     yield owner, _read(family, message, fields)
         except (OSError, struct.error):
             continue
-
-
-def _inodes(pid: int) -> Set[str]:
-    return {name[len("socket:[") : -1] for name in open_names(pid) if name.startswith("socket:[")}
 
 
 def _read(family: int, message: bytes, fields: Tuple[Any, ...]) -> RankSocket:

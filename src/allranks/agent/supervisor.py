@@ -12,6 +12,7 @@ import os
 import selectors
 import socket
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Callable, Dict, List, Optional
 
@@ -140,7 +141,9 @@ class Supervisor:
                 how = self._poll_agent(selector, wake)
             except Exception as error:
                 failures += 1
-                self._report_defect(error)
+                log_traceback()
+                with suppress(OSError):  # the agent has ended, or knows of the last ones
+                    self._link.send(describe_error(error).encode("utf-8", "backslashreplace"))
                 if self._agent_status is not None:
                     how = _how(self._agent_status)
                 elif failures > FAILURES:
@@ -165,13 +168,6 @@ class Supervisor:
             return self._watch.look(read_process(self._agent))
         return None
 
-    def _report_defect(self, error: Exception) -> None:
-        log_traceback()
-        try:
-            self._link.send(describe_error(error).encode("utf-8", "backslashreplace"))
-        except OSError:
-            pass  # the agent has ended, or knows of the last ones
-
     def _take_pipes(self) -> None:
         while True:
             try:
@@ -189,13 +185,9 @@ class Supervisor:
             for fd in fds:
                 os.set_inheritable(fd, False)
                 assert note.rank is not None and note.attempt is not None
-                self._keep(Stream(RANK_LOG, note.rank, note.attempt), fd)
-
-    def _keep(self, stream: Stream, fd: int) -> None:
-        """Pipes of earlier attempts are at their end and no longer needed."""
-        for old in [s for s in self._pipes if s.attempt < stream.attempt]:
-            os.close(self._pipes.pop(old))
-        self._pipes[stream] = fd
+                for old in [s for s in self._pipes if s.attempt < note.attempt]:  # at their end
+                    os.close(self._pipes.pop(old))
+                self._pipes[Stream(RANK_LOG, note.rank, note.attempt)] = fd
 
     def _after_death(self, how: str, left: List[Process]) -> None:
         """Drain the pipes, note the agent's death, and serve whoever comes until the lease is over."""
@@ -217,9 +209,8 @@ class Supervisor:
         deadline = time.monotonic() + DRAIN_SECONDS
         for stream, fd in self._pipes.items():
             spool = outlet.spool(stream) or outlet.add_spool(stream)
-            while time.monotonic() < deadline:
-                if not spool.pump(fd):
-                    break
+            while time.monotonic() < deadline and spool.pump(fd):
+                pass
 
 
 def _how(status: int) -> str:

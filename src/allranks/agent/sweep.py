@@ -25,7 +25,6 @@ from .processes import (
     end_all,
     machine,
     open_names,
-    read_process,
     read_processes,
     reap_children,
     variable_of,
@@ -43,7 +42,12 @@ def sweep(header: SweepHeader) -> SweptMessage:
     if header.end is not None:
         return SweptMessage(left=_end(header.end))
     if header.remove is not None:
-        return SweptMessage(removed=_remove(header.remove, header.node_dir))
+        # dead runs' directories, only such as this sweep itself would list
+        unused = _unused(header.node_dir, _agents(_run_dirs(header.node_dir))[0])
+        removed = [path for path in header.remove if path in unused]
+        for path in removed:
+            remove(path)
+        return SweptMessage(removed=removed)
     if header.foreign is not None:
         return SweptMessage(foreign=_foreign(header.foreign))
     live, unanswering = _agents(_run_dirs(header.node_dir))
@@ -57,7 +61,7 @@ def sweep(header: SweepHeader) -> SweptMessage:
         lives = run_tag in live or (node.startswith(DIALS) and uid in runs)
         orphan = SweptProcess(process.pid, process.start, command_of(process.pid), uid, node, lives)
         orphans.setdefault(process.pid, orphan)
-    unused = _directories(header.node_dir, live)
+    unused = _unused(header.node_dir, live)
     kept = [path for path in unused if has_outputs_alone(path)]
     directories = [path for path in unused if path not in kept]
     return SweptMessage(list(orphans.values()), directories, kept=[kept_outputs(path) or path for path in kept])
@@ -65,28 +69,23 @@ def sweep(header: SweepHeader) -> SweptMessage:
 
 def _foreign(port: int) -> List[SweptProcess]:
     reasons: Dict[int, str] = {}
-    if port:
-        holder = who_holds(port)
-        if holder is not None and holder.pid:
-            reasons[holder.pid] = "holds port %d" % port
+    holder = who_holds(port) if port else None
+    if holder is not None and holder.pid:
+        reasons[holder.pid] = "holds port %d" % port
     for pid in all_pids():
         devices = sorted(n for n in open_names(pid) if n.startswith(GPU_DEVICES) and n not in NOT_A_GPU)
         if devices:
             reasons.setdefault(pid, "holds " + devices[0])
-    user = os.getuid()
     listed = []
-    for pid, why in sorted(reasons.items()):
-        process = read_process(pid)
-        if process is not None and variable_of(pid, RUN_TAG) is None and _owner(pid) == user:
-            listed.append(SweptProcess(pid, process.start, command_of(pid), why=why))
+    for process in read_processes(sorted(reasons)):
+        pid = process.pid
+        try:
+            owner = os.stat("/proc/%d" % pid).st_uid
+        except OSError:
+            continue  # it has ended
+        if owner == os.getuid() and variable_of(pid, RUN_TAG) is None:
+            listed.append(SweptProcess(pid, process.start, command_of(pid), why=reasons[pid]))
     return listed
-
-
-def _owner(pid: int) -> int:
-    try:
-        return os.stat("/proc/%d" % pid).st_uid
-    except OSError:
-        return -1
 
 
 def _end(named: Iterable[Tuple[int, int]]) -> List[SweptProcess]:
@@ -121,25 +120,18 @@ def _agents(paths: Iterable[str]) -> Tuple[Set[str], List[Tuple[str, Process]]]:
         tag = _tag_of(path)
         begun = read_journal(path).begun
         if begun is None:
-            if _is_being_made(path) and not has_outputs_alone(path):
+            is_being_made = os.path.isdir(path) and 0 <= _age(path) < BEING_MADE
+            if is_being_made and not has_outputs_alone(path):
                 live.add(tag)
             continue
-        keepers = _keepers(begun)
-        if _is_elsewhere(begun) or _hold(keepers, begun, path):
+        keepers = alive(Process(pid, 0, "", start) for pid, start in begun.keepers)
+        host, boot, space = machine()
+        is_elsewhere = begun.machine[0] != host or (begun.machine[1] == boot and begun.machine[2] != space)
+        if is_elsewhere or _hold(keepers, begun, path):
             live.add(tag)
         else:
             unanswering += [(tag, process) for process in keepers]
     return live, unanswering
-
-
-def _is_elsewhere(begun: AgentBegun) -> bool:
-    host, boot, space = machine()
-    return begun.machine[0] != host or (begun.machine[1] == boot and begun.machine[2] != space)
-
-
-def _keepers(begun: AgentBegun) -> List[Process]:
-    found = read_processes(pid for pid, _ in begun.keepers)
-    return [process for process in found if (process.pid, process.start) in begun.keepers and not process.has_ended]
 
 
 def _hold(keepers: Sequence[Process], begun: AgentBegun, path: str) -> bool:
@@ -148,11 +140,7 @@ def _hold(keepers: Sequence[Process], begun: AgentBegun, path: str) -> bool:
     return any(process.pid == begun.pid for process in keepers) and answers(NodeFiles(path).orders)
 
 
-def _is_being_made(path: str) -> bool:
-    return os.path.isdir(path) and 0 <= _age(path) < BEING_MADE
-
-
-def _directories(wanted: Optional[str], live: Set[str]) -> List[str]:
+def _unused(wanted: Optional[str], live: Set[str]) -> List[str]:
     return [path for path in _run_dirs(wanted) if _tag_of(path) not in live]
 
 
@@ -174,12 +162,3 @@ def _age(path: str) -> float:
         return time.time() - os.stat(path).st_mtime
     except OSError:
         return 0.0
-
-
-def _remove(paths: Iterable[str], wanted: Optional[str]) -> List[str]:
-    """Remove dead runs' directories, only such as this sweep itself would list."""
-    unused = set(_directories(wanted, _agents(_run_dirs(wanted))[0]))
-    removed = [path for path in paths if path in unused]
-    for path in removed:
-        remove(path)
-    return removed

@@ -13,6 +13,7 @@ import signal
 import socket
 import time
 from hashlib import sha256
+from itertools import chain
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from allranks.protocol.messages import TemplateMessage
@@ -52,12 +53,7 @@ class TemplateProcess:
             raise
         finally:
             other.close()
-        words = [*OWN_NAMES, ""]
-        for file, stamp in record.own.items():
-            words += [file, stamp]
-        words.append("")
-        for name, origin in record.modules.items():
-            words += [name, origin]
+        words = [*OWN_NAMES, "", *chain(*record.own.items()), "", *chain(*record.modules.items())]
         # The interpreter reads this once it has started; the agent does not wait, so all of it must fit now.
         self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self.channel.setblocking(False)
@@ -104,10 +100,8 @@ class TemplateProcess:
         printed = self._words()
         if printed:
             return "what it imports prints: %s" % printed
-        now = {}
-        for variable in changed:
-            name, _, value = variable.partition("=")
-            now[name] = digest(value)
+        variables = (variable.partition("=") for variable in changed)
+        now = {name: digest(value) for name, _, value in variables}
         for name, expected in self.record.changed.items():
             if now.get(name) != (expected or digest("")):
                 return "the program changes the variable %s" % name
@@ -165,9 +159,7 @@ class TemplateProcess:
             text = os.read(pipe, 64).decode("ascii", "replace").strip()
         except BlockingIOError:
             text = ""
-        process = None
-        if text.isdecimal():
-            process = read_process(int(text))
+        process = read_process(int(text)) if text.isdecimal() else None
         if process is None or process.parent != os.getpid():
             answer = self.take_answer()  # why it forks no rank
             raise TemplateLost(answer.why if answer is not None else "it forked no rank within %g s" % FORK_SECONDS)

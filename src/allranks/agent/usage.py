@@ -53,52 +53,49 @@ class Sampler:
 
     def _usage(self, grown: Dict[str, float], seconds: float, t: float) -> NodeUsage:
         def rate(name: str, places: int = 3) -> Optional[float]:
-            if name not in grown:
-                return None
-            return round(grown[name] / seconds, places)
+            return round(grown[name] / seconds, places) if name in grown else None
 
-        def whole(name: str) -> Optional[int]:
-            if name not in grown:
-                return None
-            return int(grown[name])
+        def count(name: str) -> Optional[int]:
+            return int(grown[name]) if name in grown else None
+
+        def most(prefix: str) -> Optional[float]:
+            return max((grown[name] for name in grown if name.startswith(prefix)), default=None)
 
         used = rate("cpu_used")
         by_ranks = rate("cpu_ranks")
-        others = None
-        if used is not None and by_ranks is not None:
-            others = round(max(0.0, used - by_ranks), 3)
-        busiest = max((grown[name] for name in grown if name.startswith("disk_busy ")), default=None)
-        throttled = max((grown[name] for name in grown if name.startswith("throttled ")), default=None)
-        memory = _memory()
-        gpu = _gpus(self._gpus)
+        others = None if used is None or by_ranks is None else round(max(0.0, used - by_ranks), 3)
+        busiest = most("disk_busy ")
+        throttled = most("throttled ")
+        memory_used, memory_total = _memory()
+        gpu_busy, gpu_used, gpu_total = _gpus(self._gpus)
         return NodeUsage(
             t=round(t, 3),
             seconds=round(seconds, 3),
             cores=os.cpu_count() or 0,
-            load=_load(),
+            load=round(os.getloadavg()[0], 2),
             cpu_used=used,
             cpu_ranks=by_ranks,
             cpu_others=others,
             cpu_waiting=rate("cpu_waiting"),
             cpu_throttled_s=None if throttled is None else round(throttled, 3),
             cpu_pressure=rate("pressure cpu"),
-            memory_used=memory[0],
-            memory_total=memory[1],
+            memory_used=memory_used,
+            memory_total=memory_total,
             memory_pressure=rate("pressure memory"),
             swapped_in=rate("swapped_in", 0),
             received=rate("received", 0),
             sent=rate("sent", 0),
-            packets_dropped=whole("packets_dropped"),
-            tcp_sent=whole("tcp_sent"),
-            tcp_retransmitted=whole("tcp_retransmitted"),
+            packets_dropped=count("packets_dropped"),
+            tcp_sent=count("tcp_sent"),
+            tcp_retransmitted=count("tcp_retransmitted"),
             disk_read=rate("disk_read", 0),
             disk_written=rate("disk_written", 0),
             disk_busy=None if busiest is None else round(min(1.0, busiest / seconds), 3),
             disk_wait_s=round(grown["disk_wait"], 3) if "disk_wait" in grown else None,
             io_pressure=rate("pressure io"),
-            gpu_busy=gpu[0],
-            gpu_memory_used=gpu[1],
-            gpu_memory_total=gpu[2],
+            gpu_busy=gpu_busy,
+            gpu_memory_used=gpu_used,
+            gpu_memory_total=gpu_total,
         )
 
 
@@ -127,20 +124,12 @@ def _processors(counts: Dict[str, float]) -> None:
 
 def _ranks(counts: Dict[str, float], pids: List[int]) -> None:
     """Take utime, stime, cutime and cstime of each process: fields 14 to 17 of /proc/PID/stat."""
-    ticks = 0
-    for pid in pids:
-        fields = stat_fields(pid)
-        if len(fields) > 15:
-            ticks += sum(int(word) for word in fields[11:15])
-    counts["cpu_ranks"] = ticks / TICKS
+    counts["cpu_ranks"] = sum(int(word) for pid in pids for word in stat_fields(pid)[11:15]) / TICKS
 
 
 def _quota(counts: Dict[str, float], pids: List[int]) -> None:
     """Take how long control groups of the ranks, and those above, were held back by a CPU quota."""
-    groups: Set[str] = set()
-    for pid in pids[:64]:
-        groups.update(quota_groups(pid))
-    for group in groups:
+    for group in {group for pid in pids[:64] for group in quota_groups(pid)}:
         text = read_text(os.path.join(group, "cpu.stat"))
         if "throttled_" in text:
             counts["throttled " + group] = read_cpu_stat(text)[2]
@@ -157,66 +146,50 @@ def _pressure(counts: Dict[str, float]) -> None:
 def _swap(counts: Dict[str, float]) -> None:
     for line in read_text("/proc/vmstat").splitlines():
         name, _, value = line.partition(" ")
-        if name == "pswpin" and value.isdecimal():
+        if name == "pswpin":
             counts["swapped_in"] = int(value) * PAGE
 
 
 def _network(counts: Dict[str, float]) -> None:
     """Take bytes, errors and drops of all interfaces but lo, and TCP's segments, of this network namespace."""
-    received = sent = dropped = 0
+    for name in ("received", "sent", "packets_dropped"):
+        counts[name] = 0
     for line in read_text("/proc/net/dev").splitlines()[2:]:
         name, _, rest = line.partition(":")
-        fields = _numbers(rest.split())
+        fields = [int(word) for word in rest.split()]
         if name.strip() != "lo" and len(fields) >= 12:
-            received += fields[0]
-            sent += fields[8]
-            dropped += sum(fields[2:4]) + sum(fields[10:12])
-    counts["received"] = received
-    counts["sent"] = sent
-    counts["packets_dropped"] = dropped
+            counts["received"] += fields[0]
+            counts["sent"] += fields[8]
+            counts["packets_dropped"] += sum(fields[2:4]) + sum(fields[10:12])
     lines = [line.split() for line in read_text("/proc/net/snmp").splitlines() if line.startswith("Tcp:")]
     if len(lines) == 2:
         tcp = dict(zip(lines[0], lines[1]))  # noqa: B905 - Python 3.8 has no `strict`
         for field, name in (("OutSegs", "tcp_sent"), ("RetransSegs", "tcp_retransmitted")):
-            if tcp.get(field, "").isdecimal():
+            if field in tcp:
                 counts[name] = int(tcp[field])
 
 
 def _disks(counts: Dict[str, float], disks: Set[str]) -> None:
     """Take whole disks of /proc/diskstats, not their partitions."""
-    read = written = wait = 0.0
+    for name in ("disk_read", "disk_written", "disk_wait"):
+        counts[name] = 0.0
     for line in read_text("/proc/diskstats", 1 << 20).splitlines():
         words = line.split()
         if len(words) < 14 or words[2] not in disks or words[2].startswith(("loop", "ram", "zram")):
             continue
-        fields = _numbers(words[3:])
-        if len(fields) >= 10:
-            read += fields[2] * SECTOR
-            written += fields[6] * SECTOR
-            wait += (fields[3] + fields[7]) / 1000
-            counts["disk_busy " + words[2]] = fields[9] / 1000
-    counts["disk_read"] = read
-    counts["disk_written"] = written
-    counts["disk_wait"] = wait
+        fields = [int(word) for word in words[3:13]]
+        counts["disk_read"] += fields[2] * SECTOR
+        counts["disk_written"] += fields[6] * SECTOR
+        counts["disk_wait"] += (fields[3] + fields[7]) / 1000
+        counts["disk_busy " + words[2]] = fields[9] / 1000
 
 
 def _memory() -> Tuple[Optional[int], Optional[int]]:
-    sizes: Dict[str, int] = {}
-    for line in read_text("/proc/meminfo").splitlines()[:5]:
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if words and words[0].isdecimal():
-            sizes[name] = int(words[0]) * 1024
-    if "MemTotal" not in sizes or "MemAvailable" not in sizes:
-        return None, sizes.get("MemTotal")
-    return sizes["MemTotal"] - sizes["MemAvailable"], sizes["MemTotal"]
-
-
-def _load() -> Optional[float]:
-    try:
-        return round(os.getloadavg()[0], 2)
-    except OSError:
-        return None
+    lines = [line.split() for line in read_text("/proc/meminfo").splitlines()[:5]]
+    sizes = {words[0]: 1024 * int(words[1]) for words in lines if words[0].startswith("Mem")}
+    total = sizes.get("MemTotal:")
+    available = sizes.get("MemAvailable:")
+    return None if total is None or available is None else total - available, total
 
 
 def _gpus(files: List[str]) -> Tuple[Optional[float], Optional[int], Optional[int]]:

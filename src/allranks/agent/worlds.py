@@ -14,7 +14,6 @@ from allranks.protocol.command_words import read_command
 from allranks.protocol.foreign import NAME
 from allranks.protocol.messages import MOST_WORLDS, WorldMessage
 from allranks.protocol.orders import MOST_RANKS
-from allranks.protocol.records import NamedTuple
 
 from .files import read_text
 from .processes import Process, command_line, descendants, environment_of
@@ -31,15 +30,7 @@ SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 PACKAGES = ("torch", "accelerate", "deepspeed", "colossalai")  # what `python -m` starts of them ends with its ranks
 STARTS = r"\bpython|run\b|\bmpiexec\b|\baccelerate\b|\bdeepspeed\b|\bcolossalai\b|\.py\b|\.sh\b|\$@"  # may make a world
 
-Key = Tuple[int, Tuple[str, ...]]  # of a world: its size, and where it meets
-
-
-class Membership(NamedTuple):
-    """One rank of a world, as an environment says it. `where` tells worlds of one size apart."""
-
-    rank: int
-    size: int
-    where: Tuple[str, ...]
+World = Tuple[int, Tuple[str, ...]]  # its size, and where it meets, which tells worlds of one size apart
 
 
 class Worlds:
@@ -48,12 +39,12 @@ class Worlds:
     def __init__(self, attempt: int, tell: Callable[[WorldMessage], None]) -> None:
         self._attempt = attempt
         self._tell = tell
-        self._given: Set[Membership] = set()
+        self._given: Set[Tuple[World, int]] = set()
         self._looks = 0
         self._seen: Dict[Tuple[int, int], int] = {}  # looks at a process, by pid and start
-        self._ranks: Dict[Key, Set[int]] = {}
-        self._members: Dict[Key, Set[Tuple[int, int]]] = {}
-        self._told: Dict[Key, WorldMessage] = {}
+        self._ranks: Dict[World, Set[int]] = {}
+        self._members: Dict[World, Set[Tuple[int, int]]] = {}
+        self._told: Dict[World, WorldMessage] = {}
         self._settled = False
 
     def given(self, environment: Mapping[str, str]) -> None:
@@ -93,7 +84,7 @@ class Worlds:
         member = membership(os.fsdecode(entry) for entry in environment_of(process.pid))
         if member is None or member in self._given or process.has_ended:
             return
-        world = (member.size, member.where)
+        world, rank = member
         if world not in self._told:
             if len(self._told) == MOST_WORLDS:
                 return
@@ -101,25 +92,21 @@ class Worlds:
             self._members[world] = set()
             program = _program_of(command_line(process.pid))
             is_all = all(map(_only_starts, _above(process.parent, living)))
-            self._told[world] = WorldMessage(
-                self._attempt, len(self._told), member.size, here=0, program=program, is_all=is_all
-            )
-        self._ranks[world].add(member.rank)
+            number = len(self._told)
+            self._told[world] = WorldMessage(self._attempt, number, world[0], here=0, program=program, is_all=is_all)
+        self._ranks[world].add(rank)
         self._members[world].add((process.pid, process.start))
 
 
-def membership(entries: Iterable[str]) -> Optional[Membership]:
-    """Read which rank of which world an environment names; None where it names none that there can be."""
-    values = {}
-    for entry in entries:
-        name, _, value = entry.partition("=")
-        if name in READ:
-            values[name] = value
+def membership(entries: Iterable[str]) -> Optional[Tuple[World, int]]:
+    """Read which world an environment names, and which rank of it; None where it names none that there can be."""
+    variables = (entry.partition("=") for entry in entries)
+    values = {name: value for name, _, value in variables if name in READ}
     rank = _number(values, RANKS)
     size = _number(values, SIZES)
     if rank is None or size is None or not 0 <= rank < size <= MOST_RANKS:
         return None
-    return Membership(rank, size, tuple(values.get(name, "") for name in WHERE))
+    return (size, tuple(values.get(name, "") for name in WHERE)), rank
 
 
 def _number(values: Mapping[str, str], names: Iterable[str]) -> Optional[int]:
@@ -159,13 +146,9 @@ def _only_starts(pid: int) -> bool:
 
 def _has_one_command(pid: int, words: List[str]) -> bool:
     """Tell whether at most one command of a shell's may make a world; False where the script may not be read."""
-    options = [word for word in words[1:] if word.startswith("-")]
-    rest = [word for word in words[1:] if not word.startswith("-")]
-    if not rest:
-        return False
-    text = rest[0]
-    if not any("c" in option for option in options if not option.startswith("--")):
-        path = os.path.join("/proc/%d/cwd" % pid, rest[0])
+    text = next((word for word in words[1:] if not word.startswith("-")), "")
+    if not any(word.startswith("-") and not word.startswith("--") and "c" in word for word in words[1:]):
+        path = os.path.join("/proc/%d/cwd" % pid, text)
         text = read_text(path) if os.path.isfile(path) else ""
     lines = [line for line in text.replace("\\\n", " ").split("\n") if not line.lstrip().startswith("#")]
     commands = re.split("[;&|\n]+", "\n".join(lines))
