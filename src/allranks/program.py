@@ -179,9 +179,7 @@ def _number(name: str, environ: Mapping[str, str]) -> int | None:
     text = environ.get(name, "").strip()
     if text and not re.fullmatch(r"[0-9]{1,9}", text):
         raise StartError(f"{name}={text}: set a whole number")
-    if not text:
-        return None
-    return int(text)
+    return int(text) if text else None
 
 
 def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str, str]) -> ProgramPlace:
@@ -190,12 +188,12 @@ def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str,
     local_rank = _number(launcher.local_rank, environ)
     local_size = _tasks_here(environ) if slurm else _number(launcher.local_world_size, environ)
     address = environ.get("MASTER_ADDR", "").strip()
-    port = _number("MASTER_PORT", environ)
-    if port is not None and port > 65535:
+    port = _number("MASTER_PORT", environ) or PORT
+    if port > 65535:
         raise StartError(f"MASTER_PORT={port}: set a port from 1 to 65535")
     if slurm and not address:
         address = first_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
-    if slurm and port is None:
+    if slurm and not environ.get("MASTER_PORT", "").strip():
         port = 20000 + (_number("SLURM_JOB_ID", environ) or 0) % 10000  # the same in all tasks of the job
     if not address and (world_size == 1 or local_size == world_size):
         address = "127.0.0.1"
@@ -219,7 +217,7 @@ def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str,
         local_rank=local_rank,
         local_world_size=local_size,
         address=address,
-        port=port or PORT,
+        port=port,
         launcher=launcher.name,
         notes=tuple(notes),
     )
@@ -231,24 +229,18 @@ def first_host(text: str) -> str:
     >>> first_host("gpu[07-08,11],login1"), first_host("a-[1,3]-b"), first_host("solo"), first_host("")
     ('gpu07', 'a-1-b', 'solo', '')
     """
-    match = re.match(r"[^\[,]*(?:\[[^\]]*\][^\[,]*)*", text)
-    if not match:
-        return ""
-    return re.sub(r"\[(\w+)(?!\w)[^\[\]]*\]", r"\1", match[0])
+    first = re.findall(r"[^\[,]*(?:\[[^\]]*\][^\[,]*)*", text)[0]
+    return re.sub(r"\[(\w+)(?!\w)[^\[\]]*\]", r"\1", first)
 
 
 def _tasks_here(environ: Mapping[str, str]) -> int | None:
     """Read Slurm's `4(x2),2` with the number of this node."""
     counts: list[int] = []
     text = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
-        if match:
-            counts += [int(match[1])] * int(match[2] or 1)
+    for tasks, nodes in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(tasks)] * int(nodes or 1)
     node = _number("SLURM_NODEID", environ) or 0
-    if node < len(counts):
-        return counts[node]
-    return None
+    return counts[node] if node < len(counts) else None
 
 
 # ---- the start
@@ -377,13 +369,11 @@ def first_line(error: Exception) -> str:
 
 def is_own(address: str) -> bool:
     """Tell whether this is an address of this machine: a socket can be bound to no other."""
-    try:
+    with contextlib.suppress(OSError, UnicodeError):
         for family, _, _, _, where in socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM):
             with socket.socket(family, socket.SOCK_DGRAM) as tried:
                 tried.bind(where)
                 return True
-    except (OSError, UnicodeError):
-        pass
     return False
 
 
@@ -511,20 +501,17 @@ def spans(ranks: list[int]) -> str:
         else:
             ranges.append([rank])
     texts = [f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in ranges]
-    if len(texts) > RANGES_SHOWN:
-        texts[RANGES_SHOWN:] = ["..."]
-    return f"ranks {', '.join(texts)}"
+    more = ["..."] if len(texts) > RANGES_SHOWN else []
+    return f"ranks {', '.join(texts[:RANGES_SHOWN] + more)}"
 
 
 def say(quiet: bool, text: str) -> None:
     """Print one line, in ASCII whatever the locale; do nothing where standard output is closed."""
     if quiet:
         return
-    try:
+    with contextlib.suppress(OSError, ValueError):
         sys.stdout.write(text.encode("ascii", "backslashreplace").decode("ascii") + "\n")
         sys.stdout.flush()
-    except (OSError, ValueError):
-        pass
 
 
 # ---- steps
@@ -576,27 +563,18 @@ def plain(value: Any) -> Metric:
         number = value.item()
     except (AttributeError, TypeError, ValueError, RuntimeError):  # no tensor; more than one element
         number = None
-    if isinstance(number, (bool, int, float, str)):
-        return number
-    return str(value)
-
-
-def is_finite(value: Metric) -> bool:
-    """Tell whether JSON can hold a value."""
-    return not isinstance(value, float) or math.isfinite(value)
+    return number if isinstance(number, (bool, int, float, str)) else str(value)
 
 
 def _append(path: str, row: Row) -> None:
     """Write a row as JSON, which has no NaN and no infinity: they become the texts nan, inf and -inf."""
-    row = {name: value if is_finite(value) else str(value) for name, value in row.items()}
-    try:
+    endless = {name: str(value) for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
+    with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.write(file, (json.dumps(row) + "\n").encode())
+            os.write(file, (json.dumps({**row, **endless}) + "\n").encode())
         finally:
             os.close(file)
-    except OSError:
-        pass
 
 
 # ---- saving
@@ -684,12 +662,9 @@ def should_save(step: int) -> bool:
 def _report_first_call(step: int) -> None:
     """Tell the agent that this rank can be asked to save; it is asked then, where that is wanted already."""
     word = {"event": "saves", "rank": _rank(), "pid": os.getpid(), "t": time.time(), "step": step}
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-            channel.settimeout(1.0)
-            channel.sendto(json.dumps(word).encode(), os.environ.get("ALLRANKS_REPORT_SOCKET", ""))
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.settimeout(1.0)
+        channel.sendto(json.dumps(word).encode(), os.environ.get("ALLRANKS_REPORT_SOCKET", ""))
 
 
 class WorldChange(NamedTuple):

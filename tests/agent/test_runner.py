@@ -4,11 +4,14 @@ Compared are stdout and stderr as one stream (so their order too), and the exit 
 switched on by the environment in both runs, so that os.environ is equal as well. With ALLRANKS_TEST_PYTHONS
 (tests/interpreters.py) every interpreter is taken, else oldest and newest, and in the slow tests the tests' own."""
 
+import contextlib
+import json
 import os
 import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
@@ -40,15 +43,34 @@ def chosen(usable: list[str]) -> list[Any]:
 PYTHONS = chosen(list(interpreters().values()))
 
 
+def copy_runner(place: Path) -> None:
+    """Make a directory with the runner, as a node's is."""
+    place.mkdir()
+    for path in RUNNER.parent.glob("runner*.py"):
+        shutil.copy(path, place / path.name)
+
+
+@contextlib.contextmanager
+def reported(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """What is said at a socket of the agent, in a list that is filled at the end of the block."""
+    said: list[dict[str, Any]] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(path))
+        channel.setblocking(False)
+        yield said
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                said.append(json.loads(channel.recv(65536)))
+    path.unlink()
+
+
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the programs, with the forms of a program that cannot lie in a repository."""
     place = tmp_path_factory.mktemp("runner")
     work = place / "work"
     shutil.copytree(HERE / "programs", work, ignore=shutil.ignore_patterns("__pycache__"))
-    (place / "agent").mkdir()
-    for path in RUNNER.parent.glob("runner*.py"):
-        shutil.copy(path, place / "agent" / path.name)
+    copy_runner(place / "agent")
     with zipfile.ZipFile(work / "app.zip", "w") as archive:
         archive.write(work / "app/__main__.py", "__main__.py")
     (work / "empty").mkdir()
@@ -83,29 +105,8 @@ BROKEN = {
 IDENTITY = "identity.py one --two 'three four' -m -- x"
 RAISING = ["plain", "outer", "context", "again", "inner", "noted", "group", "exits", "mute", "nested"]
 RAISING += ["endless", "evaluated", "imports"]
-LEAVING = [
-    "'the text'",
-    "3",
-    "None",
-    "0",
-    "True",
-    "-1",
-    "256",
-    "2.5",
-    "'é\\udc80'",
-    "(1, 'tuple')",
-    "'a\\nb'",
-]
-ENDING = [
-    "end",
-    "hard",
-    "aborted",
-    "interrupted",
-    "interrupt_class",
-    "interrupted_loop",
-    "terminated",
-    "handled",
-]
+LEAVING = ["'the text'", "3", "None", "0", "True", "-1", "256", "2.5", "'é\\udc80'", "(1, 'tuple')", "'a\\nb'"]
+ENDING = ["end", "hard", "aborted", "interrupted", "interrupt_class", "interrupted_loop", "terminated", "handled"]
 ENDING += ["thread_fails", "thread_exits", "thread_outlives", "fork_fails", "fork_ends", "stdout_closed"]
 ENDING += ["stderr_gone", "absent"]
 CASES = [
@@ -274,16 +275,11 @@ def test_interpreter_settings_by_environment(place: Path, python: str, setting: 
 def test_working_directory_that_is_gone(place: Path, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     script = f"mkdir -p {gone}; cd {gone}; rmdir {gone}; exec {sys.executable} %s {place}/work/leaving.py 5"
-    runs = [
-        subprocess.run(["sh", "-c", script % part], capture_output=True, env=environment(place))
-        for part in ("", place / "agent/runner.py")
-    ]
-    assert (runs[0].returncode, runs[0].stdout, runs[0].stderr) == (
-        runs[1].returncode,
-        runs[1].stdout,
-        runs[1].stderr,
-    )
-    assert runs[0].returncode == 5
+    runs = []
+    for part in ("", place / "agent/runner.py"):
+        done = subprocess.run(["sh", "-c", script % part], capture_output=True, env=environment(place))
+        runs.append((done.returncode, done.stdout, done.stderr))
+    assert runs[0] == runs[1] and runs[0][0] == 5
 
 
 def test_terminal_interrupt_ends_by_sigint_and_says_so(place: Path) -> None:

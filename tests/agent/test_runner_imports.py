@@ -5,6 +5,7 @@ import ast
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.agent.test_runner import PYTHONS, RUNNER, name_of
+from tests.agent.test_runner import PYTHONS, RUNNER, copy_runner, name_of
 from tests.hosts.waiting import BOUND, wait_until
 from tests.ports import free_port
 
@@ -162,13 +163,8 @@ def test_what_the_program_has_imported_under_a_name_of_the_library_stays_and_is_
     program = "import atexit, json, sys\natexit.register(lambda: print(json.__file__, 'json.decoder' in sys.modules, "
     (tmp_path / "train.py").write_text(program + "__import__('re').__file__))\nimport re\n" + FAILS)
     more = own_variables(tmp_path)
-    done = subprocess.run(
-        [sys.executable, str(RUNNER), "train.py"],
-        cwd=tmp_path,
-        env=environment(**more),
-        capture_output=True,
-        text=True,
-    )
+    words = [sys.executable, str(RUNNER), "train.py"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment(**more), capture_output=True, text=True)
     assert done.stdout.split() == [str(tmp_path / "json.py"), "False", str(tmp_path / "re.py")]
     assert json.loads((tmp_path / "error.json").read_text())["allranks"]["text"] == "broken"
 
@@ -196,9 +192,8 @@ def test_reports_answers_and_notes_of_batches_import_nothing_that_lies_beside_th
     place = tmp_path / "work"
     place.mkdir()
     (place / "train.py").write_text(GROUP)
-    (tmp_path / "agent").mkdir()
-    for path in (*RUNNER.parent.glob("runner*.py"), Path(probe.__file__)):
-        (tmp_path / "agent" / path.name).write_text(path.read_text())
+    copy_runner(tmp_path / "agent")
+    shutil.copy(probe.__file__, tmp_path / "agent")
     log = plant(place, imported_by_us(), refuse=False)
     files = NodeFiles(str(tmp_path))
     more = {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **own_variables(tmp_path)}

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.test_runner import PYTHONS, RUNNER, name_of
-from tests.hosts.waiting import BOUND
+from tests.agent.test_runner import PYTHONS, RUNNER, name_of, reported
+from tests.hosts.waiting import BOUND, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -22,8 +21,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 
 
-def run(tmp_path: Path, *program: str, python: str = sys.executable, **more: str) -> dict[str, Any] | None:
-    """The error file that the program left, or None."""
+def run(tmp_path: Path, *program: str, python: str = sys.executable, **more: str) -> dict[str, Any]:
+    """The error file that the program left; empty where it left none."""
     file = tmp_path / "error.json"
     file.unlink(missing_ok=True)
     environment = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(file), "RANK": "5", **more}
@@ -31,7 +30,7 @@ def run(tmp_path: Path, *program: str, python: str = sys.executable, **more: str
         [python, str(RUNNER), *program], env=environment, cwd=tmp_path, capture_output=True, timeout=BOUND
     )
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []
-    return json.loads(file.read_text()) if file.exists() else None
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 @pytest.fixture
@@ -50,20 +49,14 @@ def test_error_file_is_torchelastics_with_more(tmp_path, write, python):
     script = write("import json\n\ndef load(text):\n    return json.loads(text)\n\nload('{')\n")
     before = time.time()
     document = run(tmp_path, script, python=python)
-    assert document is not None
     facts = document["allranks"]
     text = "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
     assert document["message"]["message"] == f"JSONDecodeError: {text}"
     assert document["message"]["extraInfo"]["py_callstack"] == facts["traceback"]
     assert int(document["message"]["extraInfo"]["timestamp"]) == int(facts["t"])
     assert before - 1 < facts["t"] < time.time() + 1
-    assert (facts["schema"], facts["type"], facts["module"], facts["text"], facts["rank"]) == (
-        1,
-        "JSONDecodeError",
-        "json.decoder",
-        text,
-        5,
-    )
+    expected = {"schema": 1, "type": "JSONDecodeError", "module": "json.decoder", "text": text, "rank": 5}
+    assert {name: facts[name] for name in expected} == expected
     assert (facts["file"], facts["line"], facts["function"]) == (script, 4, "load"), "not the library's frame"
     assert facts["chain"] == [{"type": "StopIteration", "text": "1"}] or facts["chain"] == []
     assert facts["traceback"].startswith("Traceback (most recent call last):\n  File ")
@@ -100,9 +93,7 @@ def test_torchelastic_reads_the_file(tmp_path, write):
 def test_type_text_and_chain(tmp_path, function, kind, text, chain):
     if function == "group" and sys.version_info < (3, 11):
         pytest.skip("no exception groups in this Python")
-    document = run(tmp_path, str(PROGRAMS / "raising.py"), function)
-    assert document is not None
-    facts = document["allranks"]
+    facts = run(tmp_path, str(PROGRAMS / "raising.py"), function)["allranks"]
     assert (facts["type"], facts["text"], [one["type"] for one in facts["chain"]]) == (kind, text, chain)
     assert facts["file"] == str(PROGRAMS / "raising.py")
 
@@ -115,7 +106,6 @@ def test_every_link_of_a_chain_has_its_place(tmp_path, write):
         "try:\n    step()\nfinally:\n    1 / 0\n"
     )
     document = run(tmp_path, script)
-    assert document is not None
     chain = [(one["link"], one["file"], one["line"], one["function"]) for one in document["allranks"]["chain"]]
     assert chain == [("context", script, 7, "step"), ("cause", script, 2, "load")]
 
@@ -123,9 +113,7 @@ def test_every_link_of_a_chain_has_its_place(tmp_path, write):
 def test_module_that_fails(tmp_path, write):
     write("", "pkg/__init__.py")
     script = write("class Local(Exception):\n    pass\nraise Local('m')\n", "pkg/mod.py")
-    document = run(tmp_path, "-m", "pkg.mod")
-    assert document is not None
-    facts = document["allranks"]
+    facts = run(tmp_path, "-m", "pkg.mod")["allranks"]
     assert (facts["type"], facts["module"], facts["file"], facts["line"]) == ("Local", "__main__", script, 3)
     assert facts["traceback"].splitlines()[1].endswith("in _run_module_as_main"), "as plain Python has it"
 
@@ -138,20 +126,16 @@ def test_programs_that_never_start(tmp_path, write):
         (str(tmp_path / "absent.py"),): ("FileNotFoundError", str(tmp_path / "absent.py"), None),
     }
     for program, expected in cases.items():
-        document = run(tmp_path, *program)
-        assert document is not None, program
-        facts = document["allranks"]
+        facts = run(tmp_path, *program)["allranks"]
         assert (facts["type"], facts["file"], facts["line"]) == expected
-    document = run(tmp_path, "-m", "no_such_module")
-    assert document is not None
-    assert document["allranks"]["text"] == "No module named no_such_module"
+    assert run(tmp_path, "-m", "no_such_module")["allranks"]["text"] == "No module named no_such_module"
 
 
 @pytest.mark.parametrize(
     "ending", ["import sys; sys.exit('text')", "import sys; sys.exit(3)", "pass", "import os; os._exit(3)"]
 )
 def test_no_error_file_without_an_uncaught_exception(tmp_path, write, ending):
-    assert run(tmp_path, write(ending)) is None
+    assert run(tmp_path, write(ending)) == {}
 
 
 def test_children_do_not_write_the_ranks_file(tmp_path, write):
@@ -167,7 +151,7 @@ def test_children_do_not_write_the_ranks_file(tmp_path, write):
         "        raise ValueError('forked')\n"
         "    os.wait()\n"
     )
-    assert run(tmp_path, script) is None
+    assert run(tmp_path, script) == {}
 
 
 def test_ours_replaces_what_record_wrote(tmp_path, write):
@@ -177,13 +161,12 @@ def test_ours_replaces_what_record_wrote(tmp_path, write):
         "raise ValueError('x')\n"
     )
     document = run(tmp_path, script)
-    assert document is not None and document["message"]["message"] == "ValueError: x"
+    assert document["message"]["message"] == "ValueError: x"
 
 
 def test_texts_are_bounded(tmp_path, write):
     script = write("import sys\nsys.excepthook = lambda *_: 0\nraise ValueError('y' * (1 << 22) + 'END')\n")
     document = run(tmp_path, script)
-    assert document is not None
     assert len(document["allranks"]["text"]) == 16 << 10
     assert len(document["allranks"]["traceback"]) == 64 << 10
     assert document["allranks"]["traceback"].endswith("END\n"), "the tail is kept"
@@ -204,7 +187,7 @@ def test_full_disk_keeps_the_outcome(tmp_path, write):
         "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\nraise KeyError('outcome')\n"
     )
-    assert run(tmp_path, script) is None
+    assert run(tmp_path, script) == {}
 
 
 # ---- reports at the end
@@ -214,18 +197,11 @@ def reports(tmp_path: Path, code: str, *flags: str, python: str = sys.executable
     """What a program reports until its process has ended."""
     (tmp_path / "train.py").write_text(code)
     path = tmp_path / "report.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-        channel.bind(str(path))
-        channel.setblocking(False)
+    with reported(path) as said:
         environment = {**os.environ, "ALLRANKS_REPORT_SOCKET": str(path), "RANK": "5"}
         command = [python, str(RUNNER), *(flags or ("train.py",))]
         subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=BOUND)
-        found = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                found.append(json.loads(channel.recv(65536)))
-    path.unlink()
-    return found
+    return said
 
 
 THREAD = (
@@ -282,13 +258,6 @@ def started(tmp_path: Path, code: str, python: str = sys.executable) -> subproce
     return process
 
 
-def wait_for(condition, what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, f"still not: {what}"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("python", PYTHONS, ids=name_of)
 def test_signal_writes_all_threads(tmp_path, python):
     code = (
@@ -302,7 +271,7 @@ def test_signal_writes_all_threads(tmp_path, python):
     try:
         for count in (1, 2):
             process.send_signal(STACKS_SIGNAL)
-            wait_for(lambda count=count: stacks.read_text().count("in <module>") >= count * 2, "the stacks")
+            wait_until(lambda count=count: stacks.read_text().count("in <module>") >= count * 2, 60, "the stacks")
         text = stacks.read_text()
         assert "in in_thread" in text and "in in_main" in text and 'sleeper.py", line 7 in <module>' in text
         assert process.poll() is None
@@ -334,7 +303,7 @@ def test_signal_is_shown_as_caught_and_not_inherited_by_other_programs(tmp_path)
         return any(target.endswith("/stacks") for target in targets)
 
     try:
-        wait_for(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n", "exec")
+        wait_until(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n", 60, "exec")
         assert (caught(process.pid), has_file(process.pid)) == (True, True)
         assert (caught(child), has_file(child)) == (False, False)
     finally:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.test_runner import RUNNER
-from tests.agent.test_runner_torch import finish, pytestmark  # noqa: F401
+from tests.agent.test_runner_torch import finish, pytestmark, start  # noqa: F401
 from tests.hosts.waiting import BOUND, wait_until
 from tests.ports import free_port
 
@@ -26,7 +23,7 @@ from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import ProfileOrder
 from allranks.protocol.samples import RankProfile
 
-PROGRAM = Path(__file__).parent / "programs" / "profiled.py"
+PROGRAM = str(Path(__file__).parent / "programs" / "profiled.py")
 
 
 def is_kinetos(line: str) -> bool:
@@ -40,19 +37,12 @@ class Ranks:
     def __init__(self, place: Path, word: str) -> None:
         self.place = place
         self.files = NodeFiles(str(place))
-        base = {name: value for name, value in os.environ.items() if not name.startswith("ALLRANKS_")}
-        base.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE="2", OMP_NUM_THREADS="1")
-        self.started = [
-            subprocess.Popen(
-                [sys.executable, str(RUNNER), str(PROGRAM), word],
-                env={**base, "RANK": str(rank), "ALLRANKS_ASK_SOCKET": self.files.asked(rank)},
-                cwd=place,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(2)
-        ]
+        port = str(free_port())
+        self.started = []
+        for rank in range(2):
+            more = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": port}
+            more["ALLRANKS_ASK_SOCKET"] = self.files.asked(rank)
+            self.started += start(word, world=1, program=PROGRAM, cwd=place, **more)
 
     def until_ready(self) -> None:
         for process in self.started:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.agent.test_runner import RUNNER
+from tests.agent.test_runner import RUNNER, reported
 from tests.hosts.waiting import BOUND
 from tests.ports import free_port
 
@@ -23,15 +23,16 @@ pytestmark = [
 Ranks = list["subprocess.Popen[str]"]
 
 
-def start(*words: str, world: int = 2, runner: bool = True, **more: str) -> Ranks:
+def start(
+    *words: str, world: int = 2, runner: bool = True, program: str = PROGRAM, cwd: Path | None = None, **more: str
+) -> Ranks:
     base = {name: value for name, value in os.environ.items() if not name.startswith("ALLRANKS_")}
-    base.update(
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(world), OMP_NUM_THREADS="1"
-    )
-    command = [sys.executable, *([str(RUNNER)] if runner else []), PROGRAM, *words]
+    base.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(world), OMP_NUM_THREADS="1")
+    command = [sys.executable, *([str(RUNNER)] if runner else []), program, *words]
     return [
         subprocess.Popen(
             command,
+            cwd=cwd,
             env={**base, "RANK": str(rank), "LOCAL_RANK": str(rank), **more},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -112,23 +113,16 @@ def test_absent_rank_ends_the_collective_by_the_timeout(tmp_path):
 
 
 def test_reports(tmp_path):
-    path = str(tmp_path / "reports")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind(path)
-        ranks = start("life", ALLRANKS_REPORT_SOCKET=path)
+    path = tmp_path / "reports"
+    with reported(path) as said:
+        ranks = start("life", ALLRANKS_REPORT_SOCKET=str(path))
         results = finish(ranks)
         assert [code for code, _ in results] == [0, 0], results
-        receiver.settimeout(BOUND)
-        reports = [json.loads(receiver.recv(4096)) for _ in range(6)]
-        receiver.setblocking(False)
-        with pytest.raises(BlockingIOError):  # the end of a subgroup is none
-            receiver.recv(4096)
     for number, rank in enumerate(ranks):
-        own = [report for report in reports if report["rank"] == number]
-        assert [report["event"] for report in own] == ["init-entered", "initialised", "destroyed"]
-        assert {(report["pid"], report["world_size"], report["backend"]) for report in own} == {
-            (rank.pid, 2, "gloo")
-        }
+        own = [report for report in said if report["rank"] == number]
+        events = [report["event"] for report in own]
+        assert events == ["init-entered", "initialised", "destroyed"], "the end of a subgroup is none"
+        assert {(report["pid"], report["world_size"], report["backend"]) for report in own} == {(rank.pid, 2, "gloo")}
         assert [report["t"] for report in own] == sorted(report["t"] for report in own)
 
 
@@ -152,24 +146,14 @@ def test_who_starts_its_ranks_itself_is_not_said_to_train_alone(tmp_path, how):
         "import multiprocessing, torch, torch.distributed, torch.multiprocessing\n"
         f"def work(i): pass\nif __name__ == '__main__':\n    {body}\n"
     )
-    path = str(tmp_path / "reports")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
-        receiver.bind(path)
-        receiver.setblocking(False)
-        environment = {**os.environ, "RANK": "0", "ALLRANKS_REPORT_SOCKET": path}
+    path = tmp_path / "reports"
+    with reported(path) as said:
+        environment = {**os.environ, "RANK": "0", "ALLRANKS_REPORT_SOCKET": str(path)}
         subprocess.run([sys.executable, str(RUNNER), str(script)], env=environment, check=True, timeout=BOUND)
-        found = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                found.append(json.loads(receiver.recv(4096))["event"])
-    assert found == expected
+    assert [one["event"] for one in said] == expected
 
 
-FEATURES = {
-    "ALLRANKS_REPORT_SOCKET": "/nowhere",
-    "ALLRANKS_PG_TIMEOUT": "9",
-    "ALLRANKS_PG_TIMEOUT_FORCED": "1",
-}
+FEATURES = {"ALLRANKS_REPORT_SOCKET": "/nowhere", "ALLRANKS_PG_TIMEOUT": "9", "ALLRANKS_PG_TIMEOUT_FORCED": "1"}
 
 
 @pytest.mark.parametrize("word", ["introspect", pytest.param("wrong", marks=pytest.mark.slow)])

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.agent.test_runner import HERE, RUNNER
+from tests.agent.test_runner import HERE, copy_runner
 from tests.hosts.waiting import BOUND
 
 from allranks.agent.forking import difference, sees_devices
@@ -51,19 +52,17 @@ os.execv(sys.argv[1], sys.argv[1:])
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """The runner, and a directory of installed packages."""
-    (tmp_path / "agent").mkdir()
-    for path in RUNNER.parent.glob("runner*.py"):
-        (tmp_path / "agent" / path.name).write_bytes(path.read_bytes())
+    copy_runner(tmp_path / "agent")
     (tmp_path / "site-packages").mkdir()
     return tmp_path
 
 
-def run(place: Path, program: str, modules: str | None = None, **more: str) -> "subprocess.CompletedProcess[str]":
-    """Run a program as a rank; of a template where `modules` (installed in `place`) are named."""
+def run(place: Path, program: str, modules: Any = None, **more: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program as a rank; of a template where `modules` are named: one installed in `place`, or their files."""
     (place / "program.py").write_text(program)
     command = [sys.executable, str(place / "agent/runner.py"), "program.py", "one", "two"]
-    files = ",".join(f"{name}={place}/site-packages/{name}.py" for name in (modules or "").split())
-    driver = [sys.executable, str(HERE / "through_template.py"), files]
+    files = {modules: f"{place}/site-packages/{modules}.py"} if isinstance(modules, str) else modules or {}
+    driver = [sys.executable, str(HERE / "through_template.py"), ",".join(map("=".join, files.items()))]
     environment = {
         "PATH": os.environ["PATH"], "PYTHONPATH": str(place / "site-packages"), "PYTHONHASHSEED": "0", "RANK": "3",
         "LOCAL_RANK": "1", "ALLRANKS_STACKS_FILE": str(place / "stacks"), **more,
@@ -126,21 +125,11 @@ def test_the_open_file_of_a_mapped_library_keeps_no_rank_from_being_forked(place
 def test_random_numbers_of_each_rank_are_its_own(place: Path) -> None:
     """numpy draws its seed when it is imported, as torch does (tests/local/test_template.py)."""
     program = "import numpy, random\nprint(numpy.random.random(), random.random())"
-    command = [sys.executable, str(place / "agent/runner.py"), "program.py"]
-    (place / "program.py").write_text(program)
-    names = ("numpy", "numpy.random", "random")
-    specs = {name: find_spec(name) for name in names}
-    files = ",".join(f"{name}={spec.origin}" for name, spec in specs.items() if spec is not None)
-    ended = subprocess.run(
-        [sys.executable, str(HERE / "through_template.py"), files, *command],
-        cwd=place,
-        capture_output=True,
-        env={"PATH": os.environ["PATH"], "RANKS": "2"},
-        timeout=BOUND,
-        check=True,
-    )
+    specs = {name: find_spec(name) for name in ("numpy", "numpy.random", "random")}
+    files = {name: spec.origin for name, spec in specs.items() if spec is not None}
+    ended = run(place, program, files, RANKS="2")
     lines = [line.split() for line in ended.stdout.splitlines()]
-    assert len(lines) == 2
+    assert len(lines) == 2, ended.stderr
     assert not set(lines[0]) & set(lines[1])
 
 

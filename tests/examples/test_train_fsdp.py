@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -21,39 +20,35 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
-from tests.examples.fsdp_gang import EXAMPLES, SCRIPT, Run, words  # noqa: E402
+from tests.examples.ranks import EXAMPLES, FSDP, FsdpRanks, fsdp_words, metrics, module_of  # noqa: E402
 
 CLOSE = 1e-4  # of a loss near 5: sums in another order
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def straight(tmp_path_factory: pytest.TempPathFactory) -> FsdpRanks:
     """Six steps of four ranks, a checkpoint after the third."""
-    return Run(tmp_path_factory.mktemp("straight"), 4, "training.max_steps=6", "checkpoint.every=3").done()
+    return FsdpRanks(tmp_path_factory.mktemp("straight"), 4, "training.max_steps=6", "checkpoint.every=3").done()
 
 
 @pytest.fixture(scope="module")
-def resumed(straight: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def resumed(straight: FsdpRanks, tmp_path_factory: pytest.TempPathFactory) -> FsdpRanks:
     """Steps four to six of two ranks, from what four had saved; the global batch is the same."""
     out = tmp_path_factory.mktemp("resumed")
     shutil.copytree(straight.out / "checkpoints" / "step_000003", out / "checkpoints" / "step_000003")
-    return Run(out, 2, "training.max_steps=6", "training.batch_size=4", "profiling.enabled=true", "profiling.wait=0",
-               "profiling.warmup=1", "profiling.active=2").done()  # fmt: skip
+    profiling = ("profiling.enabled=true", "profiling.wait=0", "profiling.warmup=1", "profiling.active=2")
+    return FsdpRanks(out, 2, "training.max_steps=6", "training.batch_size=4", *profiling).done()
 
 
 @pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("train_fsdp", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script() -> ModuleType:
+    return module_of(FSDP)
 
 
 # -- training
 
 
-def test_it_learns_and_tells_each_rank_s_share(straight: Run) -> None:
+def test_it_learns_and_tells_each_rank_s_share(straight: FsdpRanks) -> None:
     losses = straight.losses()
     assert list(losses) == [1, 2, 3, 4, 5, 6]
     assert 5.3 < losses[1] < 5.8, "near log 256: it knows nothing yet"
@@ -71,17 +66,17 @@ def test_it_learns_and_tells_each_rank_s_share(straight: Run) -> None:
      pytest.param("none", "4 x 1 (copies x shards), ranks [[0], [1], [2], [3]]", marks=pytest.mark.slow)],
     ids=["shard_grad_op", "hybrid_shard", "none"],
 )  # fmt: skip
-def test_every_strategy_gives_the_same_losses(strategy: str, mesh: str, straight: Run, tmp_path: Path) -> None:
+def test_every_strategy_gives_the_same_losses(strategy: str, mesh: str, straight: FsdpRanks, tmp_path: Path) -> None:
     """Ranks 0 and 1 are on one node, 2 and 3 on the other: hybrid_shard shards inside, copies across."""
-    run = Run(tmp_path, 4, f"fsdp.sharding_strategy={strategy}", "training.max_steps=3", per_node=2).done()
+    run = FsdpRanks(tmp_path, 4, f"fsdp.sharding_strategy={strategy}", "training.max_steps=3", per_node=2).done()
     assert f"{strategy}: {mesh}" in run.said()
     expected = {step: loss for step, loss in straight.losses().items() if step <= 3}
     assert run.losses() == pytest.approx(expected, abs=CLOSE)
 
 
 @pytest.mark.slow
-def test_accumulation_and_recomputing_change_nothing(straight: Run, tmp_path: Path) -> None:
-    run = Run(tmp_path, 2, "training.gradient_accumulation=2", "fsdp.activation_checkpointing=true",
+def test_accumulation_and_recomputing_change_nothing(straight: FsdpRanks, tmp_path: Path) -> None:
+    run = FsdpRanks(tmp_path, 2, "training.gradient_accumulation=2", "fsdp.activation_checkpointing=true",
               "fsdp.sharding_strategy=hybrid_shard", "training.max_steps=3", per_node=1).done()  # fmt: skip
     assert "2 x 1 (copies x shards), ranks [[0], [1]]" in run.said()
     expected = {step: loss for step, loss in straight.losses().items() if step <= 3}
@@ -89,8 +84,8 @@ def test_accumulation_and_recomputing_change_nothing(straight: Run, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_bfloat16_comes_near(straight: Run, tmp_path: Path) -> None:
-    run = Run(tmp_path, 2, "fsdp.mixed_precision=bf16", "fsdp.cpu_offload=true", "training.batch_size=4",
+def test_bfloat16_comes_near(straight: FsdpRanks, tmp_path: Path) -> None:
+    run = FsdpRanks(tmp_path, 2, "fsdp.mixed_precision=bf16", "fsdp.cpu_offload=true", "training.batch_size=4",
               "training.max_steps=2").done()  # fmt: skip
     expected = {step: loss for step, loss in straight.losses().items() if step <= 2}
     assert run.losses() == pytest.approx(expected, abs=0.05)
@@ -100,7 +95,7 @@ def test_bfloat16_comes_near(straight: Run, tmp_path: Path) -> None:
 # -- checkpoints
 
 
-def test_two_ranks_go_on_where_four_stopped(straight: Run, resumed: Run) -> None:
+def test_two_ranks_go_on_where_four_stopped(straight: FsdpRanks, resumed: FsdpRanks) -> None:
     assert "resumes" in resumed.said() and "at step 3" in resumed.said()
     expected = {step: loss for step, loss in straight.losses().items() if step > 3}
     assert resumed.losses() == pytest.approx(expected, abs=CLOSE)
@@ -109,9 +104,9 @@ def test_two_ranks_go_on_where_four_stopped(straight: Run, resumed: Run) -> None
 
 @pytest.mark.slow
 def test_sigterm_to_one_rank_ends_all_with_a_checkpoint(tmp_path: Path) -> None:
-    run = Run(tmp_path, 2, "training.max_steps=100000")
+    run = FsdpRanks(tmp_path, 2, "training.max_steps=100000")
     run.until_step(2)
-    run.send(1, signal.SIGTERM)
+    os.kill(run.processes[1].pid, signal.SIGTERM)
     run.done()
     last = max(run.losses())
     assert max(run.losses(1)) == last < 100000
@@ -119,18 +114,18 @@ def test_sigterm_to_one_rank_ends_all_with_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_half_written_checkpoint_is_passed_over(resumed: Run, tmp_path: Path) -> None:
+def test_a_half_written_checkpoint_is_passed_over(resumed: FsdpRanks, tmp_path: Path) -> None:
     """.metadata is written last: a folder without it isn't whole."""
     shutil.copytree(resumed.out / "checkpoints", tmp_path / "checkpoints")
     (tmp_path / "checkpoints" / "step_000009").mkdir()
-    run = Run(tmp_path, 1, "training.max_steps=6").done()
+    run = FsdpRanks(tmp_path, 1, "training.max_steps=6").done()
     assert "step_000006 at step 6" in run.said() and "all 6 steps are done" in run.said()
 
 
 # -- traces
 
 
-def test_overlap_reads_its_traces(resumed: Run) -> None:
+def test_overlap_reads_its_traces(resumed: FsdpRanks) -> None:
     """Real traces: both ranks, the two steps asked for, the collectives of FSDP with their sizes."""
     command = [sys.executable, "-c", VERB, str(resumed.out), "--json"]
     told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=BOUND).stdout)
@@ -160,9 +155,9 @@ main.main()
 
 
 @pytest.mark.slow
-def test_two_virtual_nodes_of_two_ranks(straight: Run, tmp_path: Path) -> None:
+def test_two_virtual_nodes_of_two_ranks(straight: FsdpRanks, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "allranks", "run", "--local", "2", "--nproc", "2", "--no-check", "--output-dir",
-               str(tmp_path / "out"), "--", str(SCRIPT), *words("fsdp.sharding_strategy=hybrid_shard",
+               str(tmp_path / "out"), "--", str(FSDP), *fsdp_words("fsdp.sharding_strategy=hybrid_shard",
                                                                 "training.max_steps=2")]  # fmt: skip
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=BOUND)
@@ -170,7 +165,7 @@ def test_two_virtual_nodes_of_two_ranks(straight: Run, tmp_path: Path) -> None:
     assert "hybrid_shard: 2 x 2 (copies x shards), ranks [[0, 1], [2, 3]]" in done.stdout
     files = sorted((tmp_path / "out").rglob("rank_*_metrics.jsonl"))
     assert [path.name for path in files] == [f"rank_{rank:02d}_metrics.jsonl" for rank in range(4)]
-    losses = {line["step"]: line["loss"] for line in map(json.loads, files[3].read_text().splitlines())}
+    losses = {line["step"]: line["loss"] for line in metrics(files[3].parent, 3)}
     assert losses == pytest.approx({s: loss for s, loss in straight.losses().items() if s <= 2}, abs=CLOSE)
 
 
@@ -225,6 +220,6 @@ def test_the_order_of_samples_does_not_depend_on_the_ranks(script: ModuleType, m
 
 
 def test_hybrid_needs_to_know_the_nodes(tmp_path: Path) -> None:
-    run = Run(tmp_path, 2, "fsdp.sharding_strategy=hybrid_shard", "training.max_steps=1", LOCAL_WORLD_SIZE="")
+    run = FsdpRanks(tmp_path, 2, "fsdp.sharding_strategy=hybrid_shard", "training.max_steps=1", LOCAL_WORLD_SIZE="")
     assert 0 not in run.codes()
     assert "hybrid_shard needs as many ranks on each node" in run.said(0) + run.said(1)

@@ -1,23 +1,20 @@
 """The example of reinforcement learning: generate, gather padded completions, update, with real ranks."""
 
 import importlib.util
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.examples.ranks import Ranks
+from tests.examples.ranks import EXAMPLES, Ranks, metrics, module_of
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "train_grpo.py"
+SCRIPT = EXAMPLES / "train_grpo.py"
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
 
 
-def metrics(out: Path, rank: int) -> list[dict[str, Any]]:
-    lines = (out / f"rank_{rank:02d}_metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+def train(out: Path) -> Ranks:
+    return Ranks(SCRIPT, out, "--out", str(out), "--steps", "25")
 
 
 def rewards(out: Path, rank: int) -> list[float]:
@@ -25,8 +22,8 @@ def rewards(out: Path, rank: int) -> list[float]:
 
 
 def test_the_policy_learns_from_the_completions_of_all_ranks_and_again_the_same(tmp_path: Path) -> None:
-    output = Ranks(SCRIPT, tmp_path / "one", "--steps", "25").finish()
-    Ranks(SCRIPT, tmp_path / "again", "--steps", "25").finish()
+    output = train(tmp_path / "one").finish()
+    train(tmp_path / "again").finish()
     assert "step 25/25 reward " in output and "of 160 completions" in output
     one = rewards(tmp_path / "one", 0)
     assert one[0] < 0.3 < 0.6 < one[-1]
@@ -36,10 +33,7 @@ def test_the_policy_learns_from_the_completions_of_all_ranks_and_again_the_same(
 
 def test_advantages_are_of_the_samples_of_one_prompt_and_the_end_is_counted_once() -> None:
     torch = pytest.importorskip("torch")
-    spec = importlib.util.spec_from_file_location("train_grpo", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    example = module_of(SCRIPT)
     gains = example.advantages_of(torch.tensor([[0.0, 1.0], [5.0, 5.0]]))
     assert gains[0].tolist() == pytest.approx([-0.7070, 0.7070], abs=1e-3) and gains[1].tolist() == [0, 0]
     completions = torch.tensor([[3, 3, 10, 10], [3, 1, 3, 3]])

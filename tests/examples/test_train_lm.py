@@ -2,22 +2,20 @@
 
 import functools
 import importlib.util
-import json
 import operator
 import os
 import signal
 import subprocess
 import sys
-import time
 from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.examples.ranks import Ranks
+from tests.examples.ranks import EXAMPLES, Ranks, metrics, module_of
 from tests.hosts.waiting import BOUND
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
+SCRIPT = EXAMPLES / "train_lm.py"
 SMALL = ["--batch", "2", "--context", "32", "--layers", "1", "--width", "32"]
 pytestmark = [
     pytest.mark.torch,
@@ -27,12 +25,7 @@ pytestmark = [
 
 def ranks_of(out: Path, *options: str, world: int = 2) -> Ranks:
     """Start ranks of the example with a small model."""
-    return Ranks(SCRIPT, out, *SMALL, *options, world=world)
-
-
-def metrics(out: Path, rank: int = 0) -> list[dict]:
-    lines = (out / f"rank_{rank:02d}_metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return Ranks(SCRIPT, out, "--out", str(out), *SMALL, *options, world=world)
 
 
 def losses(out: Path, rank: int = 0) -> list[tuple[int, float, float]]:
@@ -95,11 +88,7 @@ def test_resume_never_starts_anew(straight, tmp_path):
 
 def test_sigterm_to_one_rank_saves_and_ends_all_in_order(tmp_path):
     ranks = ranks_of(tmp_path, "--steps", "100000", "--step-delay", "0.02")
-    deadline = time.monotonic() + 90
-    files = [tmp_path / f"rank_{rank:02d}_metrics.jsonl" for rank in (0, 1)]
-    while not (all(file.exists() for file in files) and len(metrics(tmp_path)) > 2):
-        assert time.monotonic() < deadline and ranks.processes[0].is_alive()
-        time.sleep(0.05)
+    ranks.until_step(2)
     os.kill(ranks.processes[1].pid, signal.SIGTERM)
     said = ranks.finish()
     steps = [metrics(tmp_path, rank)[-1]["step"] for rank in (0, 1)]
@@ -120,11 +109,7 @@ def test_alone_without_any_environment(tmp_path):
 
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_lm", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(SCRIPT)
 
 
 def test_shards_are_disjoint_change_with_the_epoch_and_can_begin_anywhere(module):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.examples.fsdp_gang import SCRIPT, Run, words
+from tests.examples.ranks import FSDP, FsdpRanks, fsdp_words
 from tests.hosts.bed import Bed
 from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.waiting import wait_until
@@ -119,7 +119,7 @@ def test_too_few_hosts_are_a_refused_start(bed4: Bed, launch: Launch) -> None:
 def test_sharded_training_goes_on_as_one_that_was_planned_so(bed4: Bed, launch: Launch, tmp_path: Path) -> None:
     """FSDP2 with DCP checkpoints on 3, 2 and 3 ranks: its losses are those of three runs of that schedule."""
     every, more = "checkpoint.every=5", f"training.max_steps={STEPS}"
-    command = [str(SCRIPT), *words(every, more, f"checkpoint.dir={tmp_path / 'kept'}")]
+    command = [str(FSDP), *fsdp_words(every, more, f"checkpoint.dir={tmp_path / 'kept'}")]
     launch.start(command, "--nodes", "2:3", "--regrow", "now", *RANGE[2:], json_=False)
     launch.until("attempt-start")
     losses = launch.run_dir / "outputs" / "rank_00_metrics.jsonl"
@@ -140,7 +140,7 @@ def test_sharded_training_goes_on_as_one_that_was_planned_so(bed4: Bed, launch: 
     seen = {row["step"]: row["loss"] for row in map(json.loads, losses.read_text().splitlines())}
     expected: dict[int, float] = {}
     for ranks, until in ((3, schedule[0]), (2, schedule[1]), (3, STEPS)):
-        own = Run(
+        own = FsdpRanks(
             tmp_path / "planned", ranks, every, f"training.max_steps={until}", "checkpoint.dir=" + str(tmp_path / "p")
         )
         expected |= own.done().losses()

@@ -258,7 +258,7 @@ def check_threads() -> None:
     A library that survives forks ends its threads when the process forks (OpenBLAS and others, by pthread_atfork). So a
     child is forked and ends at once: what is here afterwards is a thread that its library does not care for."""
     held = sys.stderr
-    with open(os.devnull, "w") as sys.stderr:  # Python warns of forks where there are threads
+    with open(os.devnull, "w", encoding="utf-8") as sys.stderr:  # Python warns of forks where there are threads
         pid = os.fork()
         if pid == 0:
             os._exit(0)

@@ -144,9 +144,7 @@ def virtual_rows(
         else:
             failure = virtual.run(play, tell, make)
         if failure is not None:
-            who = f"as rank {failure.rank}"
-            if failure.rank == REFERENCE:
-                who = "alone"
+            who = "alone" if failure.rank == REFERENCE else f"as rank {failure.rank}"
             text = failure.error.rstrip()
             raise LoaderError(f"the loader raised {who}: {text.splitlines()[-1]}\n{text}")
         files = {rank: Path(folder) / f"rank_{rank}.jsonl" for rank in (REFERENCE, *range(world))}

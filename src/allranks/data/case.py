@@ -83,9 +83,7 @@ class LoaderCase:
 
     def keys(self, shard: Shard) -> list[Sample]:
         """List what tells a rank's samples apart."""
-        if self.identity.key == "index":
-            return shard.index
-        return [*shard.content]
+        return shard.index if self.identity.key == "index" else [*shard.content]
 
     @cached_property
     def total(self) -> Counter[Sample]:
@@ -110,9 +108,7 @@ class LoaderCase:
     @property
     def missing(self) -> int | None:
         """Count the samples that no rank read; None where it is unknown what the data has."""
-        if self.due is None:
-            return None
-        return len(self.due.keys() - self.total.keys())
+        return None if self.due is None else len(self.due.keys() - self.total.keys())
 
     @cached_property
     def reads(self) -> int:
@@ -121,9 +117,7 @@ class LoaderCase:
 
     def owed(self, key: Sample) -> int:
         """Say how often a sample is to be read: once, or as often as the data repeats it."""
-        if self.due is None:
-            return 1
-        return max(1, self.due[key])
+        return 1 if self.due is None else max(1, self.due[key])
 
     @cached_property
     def repeated(self) -> int:
@@ -180,9 +174,7 @@ class LoaderCase:
         if self.complete:
             return "the epoch"
         noted = max(shard.noted for shard in self.shards.values())
-        if noted == 1:
-            return "the first batch"
-        return f"the first {noted:,} batches"
+        return "the first batch" if noted == 1 else f"the first {noted:,} batches"
 
     def finding(
         self,

@@ -118,9 +118,7 @@ def read_row(line: bytes, rank: int | None = None) -> Row | None:
         row = ROWS.read(read_object(line, LONGEST_ROW))
     except DecodeError:
         return None
-    if rank is None:
-        return row
-    return replace(row, rank=rank)
+    return row if rank is None else replace(row, rank=rank)
 
 
 @dataclass
@@ -209,8 +207,5 @@ def gather(rows: Iterable[Row]) -> tuple[set[int], dict[str, dict[int, Shard]]]:
         dataset = shard.facts.name
         loaders_of[rank, dataset] += 1
         nth = loaders_of[rank, dataset]
-        name = dataset
-        if nth > 1:
-            name = f"{dataset} ({nth})"
-        loaders.setdefault(name, {})[rank] = shard
+        loaders.setdefault(f"{dataset} ({nth})" if nth > 1 else dataset, {})[rank] = shard
     return ranks - {REFERENCE}, {name: read for name, read in loaders.items() if read.keys() - {REFERENCE}}

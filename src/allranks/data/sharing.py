@@ -45,12 +45,8 @@ def padded(case: LoaderCase) -> int:
 
 
 def _allowance(case: LoaderCase) -> int:
-    surplus = case.surplus
-    if surplus is None or case.identity.same is False:
-        return 0
-    if 0 <= surplus < case.world * case.batch:
-        return surplus
-    return 0
+    surplus = case.surplus or 0
+    return surplus if case.identity.same is not False and 0 < surplus < case.world * case.batch else 0
 
 
 def _repeats_in_last_batches(case: LoaderCase) -> bool:
@@ -71,9 +67,7 @@ def _same(case: LoaderCase) -> Finding | None:
     repeating = [group for group in groups if len(group) > 1]
     if not repeating:
         return None
-    drawn = ""
-    if case.facts.replacement:
-        drawn = ", drawn with replacement from the same seed"
+    drawn = ", drawn with replacement from the same seed" if case.facts.replacement else ""
     if len(groups) == 1:
         if not drawn and len({tuple(case.keys(shard)) for shard in case.shards.values()}) > 1:
             drawn = ", each shuffled differently"
@@ -101,12 +95,8 @@ def _alike(case: LoaderCase) -> list[list[int]]:
             exact.setdefault(frozenset(count), []).append(rank)
     groups: dict[frozenset[Sample], list[int]] = {}
     for keys, ranks in exact.items():
-        alike = keys
-        for other in list(groups)[:GROUPS]:
-            if len(keys & other) >= ALIKE * min(len(keys), len(other)):
-                alike = other
-                break
-        groups.setdefault(alike, []).extend(ranks)
+        others = (one for one in list(groups)[:GROUPS] if len(keys & one) >= ALIKE * min(len(keys), len(one)))
+        groups.setdefault(next(others, keys), []).extend(ranks)
     return [sorted(ranks) for ranks in groups.values()]
 
 

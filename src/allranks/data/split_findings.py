@@ -50,9 +50,10 @@ def uneven(case: LoaderCase) -> Finding | None:
 
 def _have(by_length: dict[int, list[int]]) -> str:
     """Write `rank 0 has 5, ranks 1-3 have 4`."""
-    parts = []
-    for length, ranks in sorted(by_length.items(), reverse=True):
-        parts.append(f"{format_ranks(ranks)} {plural(len(ranks), 'has', 'have')} {length:,}")
+    parts = [
+        f"{format_ranks(ranks)} {plural(len(ranks), 'has', 'have')} {length:,}"
+        for length, ranks in sorted(by_length.items(), reverse=True)
+    ]
     text = ", ".join(parts[:LENGTHS_NAMED])
     if len(parts) > LENGTHS_NAMED:
         text += f", and {len(parts) - LENGTHS_NAMED} more lengths"
@@ -68,9 +69,7 @@ def workers(case: LoaderCase) -> Finding | None:
         count = case.counts[rank]
         if number < 2 or not count or count.total() < 1.5 * len(count):
             continue
-        times = number
-        if case.complete:
-            times = min(number, round(count.total() / len(count)))
+        times = min(number, round(count.total() / len(count))) if case.complete else number
         text = f"each sample is read {times} times in a rank: its {number} loader workers each read the whole stream"
         remedy = "in __iter__ split by torch.utils.data.get_worker_info() too: id of num_workers"
         return case.finding("data-workers-repeat", "fail", text, remedy, rank)
@@ -103,10 +102,7 @@ def coverage(case: LoaderCase) -> Finding | None:
     due = len(case.due)
     figures = f"{missing:,} of {due:,} samples are read by no rank"
     dropped = any(shard.facts.drop_last for shard in case.shards.values())
-    remainder = case.world
-    if dropped:
-        remainder *= case.batch
-    if missing < remainder:
+    if missing < case.world * (case.batch if dropped else 1):
         text = f"{figures}: the remainder at the end is dropped"
         # A DistributedSampler with drop_last has fewer samples than its share, rounded up.
         if dropped or (case.surplus is not None and case.surplus < 0):
@@ -170,10 +166,8 @@ def _repeats_its_order(shard: Shard) -> bool:
     by_order: dict[str, list[Setting]] = {}
     for epoch in shard.orders:
         by_order.setdefault(epoch.order, []).append(epoch.set_to)
-    for settings in by_order.values():
-        if len(settings) > 1:
-            return all(setting == settings[0] for setting in settings)
-    return False
+    first = next((settings for settings in by_order.values() if len(settings) > 1), None)
+    return first is not None and all(setting == first[0] for setting in first)
 
 
 def shuffled(shard: Shard) -> bool:
@@ -196,9 +190,7 @@ def judge(rows: Iterable[Row], layout: Layout) -> list[Finding]:
     findings = [one for case in cases_of(loaders, layout) for one in judge_case(case, ranks)]
     if findings:
         return findings
-    text = "no rank carried the audit"
-    if ranks:
-        text = f"no torch DataLoader was iterated on {format_ranks(ranks)}"
+    text = f"no torch DataLoader was iterated on {format_ranks(ranks)}" if ranks else "no rank carried the audit"
     return [Finding("data-audit", "unknown", text, "allranks data audit --loader module:function", check=CHECK)]
 
 

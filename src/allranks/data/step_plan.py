@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from allranks.errors import UsageError
@@ -69,17 +69,22 @@ def plan(training: Training) -> list[Steps]:
         raise UsageError("a prediction needs both: set --model-bytes and --bandwidth")
     if training.bandwidth is not None and (training.bandwidth <= 0 or training.step_time is None):
         raise UsageError("a prediction needs --step-time, and a --bandwidth above 0")
-    rows: list[Steps] = []
-    for nodes in training.nodes:
-        rows.append(_row(training, nodes, next(iter(rows), None)))
-    return rows
+    rows = [_row(training, nodes) for nodes in training.nodes]
+    first = rows[0]
+    return [replace(row, speedup=_speedup(first, row)) for row in rows]
 
 
-def _row(training: Training, nodes: int, first: Steps | None) -> Steps:
+def _speedup(first: Steps, row: Steps) -> float:
+    if row.epoch_s and first.epoch_s:
+        return first.epoch_s / row.epoch_s
+    return first.steps / row.steps if row.steps else 1.0
+
+
+def _row(training: Training, nodes: int) -> Steps:
     ranks = nodes * training.gpus_per_node
     up = _rounded_up(_rounded_up(training.samples, ranks), training.batch)
     down = training.samples // ranks // training.batch
-    steps = {"pad": up, "drop": down}[training.rounding]
+    steps = up if training.rounding == "pad" else down
     updates = _rounded_up(steps, training.grad_accum)
     exchange = None
     efficiency = None
@@ -95,11 +100,6 @@ def _row(training: Training, nodes: int, first: Steps | None) -> Steps:
             efficiency = (compute / (compute + exchange), compute / max(compute, exchange))
             epoch += updates * exchange
         total = epoch * training.epochs
-    speedup = 1.0
-    if first is not None and epoch and first.epoch_s:
-        speedup = first.epoch_s / epoch
-    elif first is not None and steps:
-        speedup = first.steps / steps
     return Steps(
         nodes=nodes,
         ranks=ranks,
@@ -112,7 +112,7 @@ def _row(training: Training, nodes: int, first: Steps | None) -> Steps:
         rest=_rest(training, ranks),
         epoch_s=epoch,
         total_s=total,
-        speedup=speedup,
+        speedup=1.0,
         exchange_s=exchange,
         efficiency=efficiency,
     )
@@ -126,9 +126,7 @@ def _rest(training: Training, ranks: int) -> str:
     """Say who gets what does not divide, as DistributedSampler and DataLoader do it."""
     if training.rounding == "drop":
         left = training.samples - training.samples // ranks // training.batch * training.batch * ranks
-        if not left:
-            return "none"
-        return f"{left:,} left out"
+        return f"{left:,} left out" if left else "none"
     parts = []
     first = training.samples % ranks
     if first:
@@ -226,9 +224,7 @@ def coverage_lines(rows: Iterable[Coverage]) -> list[str]:
     cells: list[Sequence[str]] = []
     for row in rows:
         if row.rank is not None:
-            batches = UNKNOWN
-            if row.batches is not None:
-                batches = f"{row.batches:,}"
+            batches = UNKNOWN if row.batches is None else f"{row.batches:,}"
             cells.append([str(row.rank), batches, *_counts(row), row.node or ""])
             continue
         if len(cells) > MANY:
@@ -238,20 +234,15 @@ def coverage_lines(rows: Iterable[Coverage]) -> list[str]:
             lines.append("")
         lines.append(row.loader)
         lines += align_columns([COVERAGE_COLUMNS, *cells], left=[len(COVERAGE_COLUMNS) - 1])
-        lines += _share_lines(row)
+        if row.data is not None and row.missing is not None:
+            share = 100 * (row.data - row.missing) / (row.data or 1)
+            lines.append(f"{share:.4g} % of {row.data:,} samples are read, {row.repeated:,} reads are repeats")
         cells = []
     return lines
 
 
 def _counts(row: Coverage) -> list[str]:
     return [f"{count:,}" for count in (row.samples, row.distinct, row.shared)]
-
-
-def _share_lines(row: Coverage) -> list[str]:
-    if row.data is None or row.missing is None:
-        return []
-    share = 100 * (row.data - row.missing) / (row.data or 1)
-    return [f"{share:.4g} % of {row.data:,} samples are read, {row.repeated:,} reads are repeats"]
 
 
 def finding_lines(findings: Iterable[Finding]) -> list[str]:

@@ -146,9 +146,7 @@ def read(make: Make, count: Callable[[], None]) -> None:
 
 def play_rank(rank: int, play: Play, make: Make | None, tally: mmap.mmap) -> None:
     """Play one rank, in a process of its own; `tally` gets its number of batches."""
-    world = play.world
-    if rank == REFERENCE:
-        world = 1
+    world = 1 if rank == REFERENCE else play.world
     number = max(rank, 0)
     batches = 0
     os.environ.update(environment(number, world, play.local))
@@ -225,17 +223,7 @@ def run(play: Play, tell: Callable[[ReadingProgress], None], make: Make | None =
     return None
 
 
-def write_progress(progress: ReadingProgress) -> None:
-    """Write a line of JSON."""
-    print(json.dumps(progress._asdict()), flush=True)
-
-
-def main() -> int:
-    """Run the command line above."""
-    sys.path[0] = os.getcwd()
-    failure = run(Play(**json.loads(sys.argv[1])), write_progress)
-    return int(failure is not None)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.path[0] = os.getcwd()
+    played = run(Play(**json.loads(sys.argv[1])), lambda state: print(json.dumps(state._asdict()), flush=True))
+    sys.exit(int(played is not None))
