@@ -105,7 +105,6 @@ def test_a_process_in_the_midst_of_exec_is_followed(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(exitwatcher, "environment_of", empty_at_first)
         one.heard(ReportMessage("launched", 5, pid=child.pid), None)
         assert (len(selector.get_map()), list(one.processes)) == (1, [5])
-        one.forget()
     child.kill()
     child.wait()
 

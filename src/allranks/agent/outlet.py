@@ -68,6 +68,10 @@ class _Segment:
         self.path = path
         self.end = end
 
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
     def remove(self) -> None:
         os.close(self.fd)
         if self.path is not None:
@@ -133,12 +137,10 @@ class Spool:
                 fd = open_left(path, os.O_RDWR)
             except OSError:
                 continue  # a program has put something else there
-            start = int(offset)
-            size = os.fstat(fd).st_size
-            self._segments.append(_Segment(start, fd, path, start + size))
-            self._budget.on_disk += size
-        if self._segments:
-            self.end = self._segments[-1].end
+            self.end = int(offset) + os.fstat(fd).st_size
+            segment = _Segment(int(offset), fd, path, self.end)
+            self._segments.append(segment)
+            self._budget.on_disk += segment.size
 
     @property
     def start(self) -> int:
@@ -163,25 +165,24 @@ class Spool:
         """Move once; tell how much, and whether that was all the pipe had."""
         room = self._budget.room_on_disk(self._directory)
         self.bounded = room == 0
-        segment = self._room() if room else None
+        segment = self._segment(in_memory=False) if room else None
         if segment is not None:
-            used = segment.end - segment.start
-            most = min(SEGMENT - used, room)
+            most = min(SEGMENT - segment.size, room)
             try:
-                moved = splice(pipe, segment.fd, most, used)
+                moved = splice(pipe, segment.fd, most, segment.size)
                 self._grew(segment, moved)
                 return moved, moved < most
             except BlockingIOError:
                 raise
             except OSError as error:  # the disk is full, or splice can't write to its file system
                 if error.errno in _FULL:
-                    if not used:
+                    if not segment.size:
                         self._segments.remove(segment)
                         segment.remove()
                     segment = None
         data = os.read(pipe, 65536)
         if segment is None and data and self._budget.left >= len(data):
-            segment = self._memory()
+            segment = self._segment(in_memory=True)
             if segment is not None:
                 self._budget.left -= len(data)
         if segment is None:
@@ -190,24 +191,29 @@ class Spool:
             self._write(segment, data)
         return len(data), False
 
-    def _last(self) -> Optional[_Segment]:
-        return self._segments[-1] if self._segments else None
-
-    def _memory(self) -> Optional[_Segment]:
-        """Return the memory segment to write to; None where no descriptor is left."""
-        last = self._last()
-        if last is not None and last.path is None and last.end - last.start < MEMORY_SEGMENT:
+    def _segment(self, in_memory: bool) -> Optional[_Segment]:
+        """Return the segment to write to, of a file or of memory; None where none can be made."""
+        last = self._segments[-1] if self._segments else None
+        most = MEMORY_SEGMENT if in_memory else SEGMENT
+        if last is not None and (last.path is None) == in_memory and last.size < most:
             return last
+        return self._new_segment(in_memory)
+
+    def _new_segment(self, in_memory: bool) -> Optional[_Segment]:
+        path = None if in_memory else os.path.join(self._directory, "%s.%0*d" % (self._name, DIGITS, self.end))
         try:
-            segment = _Segment(self.end, os.memfd_create("allranks-spool"), None, self.end)
+            if path is None:
+                fd = os.memfd_create("allranks-spool")
+            else:
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError:
             return None
-        self._segments.append(segment)
-        return segment
+        self._segments.append(_Segment(self.end, fd, path, self.end))
+        return self._segments[-1]
 
     def _write(self, segment: _Segment, data: bytes) -> None:
         try:
-            written = os.pwrite(segment.fd, data, segment.end - segment.start)
+            written = os.pwrite(segment.fd, data, segment.size)
         except OSError:
             written = 0
         self._grew(segment, written)
@@ -218,23 +224,6 @@ class Spool:
         self.end = segment.end
         if segment.path is not None:
             self._budget.on_disk += count
-
-    def _room(self) -> Optional[_Segment]:
-        """Return the segment to write to; None where no file can be made."""
-        last = self._last()
-        if last is not None and last.path is not None and last.end - last.start < SEGMENT:
-            return last
-        return self._new_file()
-
-    def _new_file(self) -> Optional[_Segment]:
-        path = os.path.join(self._directory, "%s.%0*d" % (self._name, DIGITS, self.end))
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except OSError:
-            return None
-        segment = _Segment(self.end, fd, path, self.end)
-        self._segments.append(segment)
-        return segment
 
     def read(self, offset: int, count: int) -> Tuple[int, bytes]:
         """Up to `count` bytes from `offset` on, and where they start: what was removed is skipped."""
@@ -248,15 +237,15 @@ class Spool:
         """Remove whole segments before `offset`: the controller has them.
 
         One file stays, as its name says how far the stream is; a large one gives way to an empty one."""
-        last = self._last()
-        if last is not None and last.path is not None and last.end <= offset and last.end - last.start >= LARGE:
-            self._new_file()
+        last = self._segments[-1] if self._segments else None
+        if last is not None and last.path is not None and last.end <= offset and last.size >= LARGE:
+            self._new_segment(in_memory=False)
         while len(self._segments) > 1 and self._segments[0].end <= offset:
             segment = self._segments.pop(0)
             if segment.path is None:
-                self._budget.left += segment.end - segment.start
+                self._budget.left += segment.size
             else:
-                self._budget.on_disk -= segment.end - segment.start
+                self._budget.on_disk -= segment.size
             segment.remove()
 
     def close(self) -> None:
@@ -298,9 +287,7 @@ class _File:
             status = os.lstat(self.path)
         except OSError:
             return 0
-        if not stat.S_ISREG(status.st_mode):
-            return 0
-        return status.st_size
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
     @property
     def end(self) -> int:
@@ -373,9 +360,7 @@ class Outlet:
     def spool(self, stream: Stream) -> Optional[Spool]:
         """Return the spool of a stream, None where it has none."""
         source = self._sources.get(stream)
-        if isinstance(source, Spool):
-            return source
-        return None
+        return source if isinstance(source, Spool) else None
 
     def controller_has(self, sizes: Mapping[str, int]) -> None:
         """Begin to send to a controller that has so much of each log."""

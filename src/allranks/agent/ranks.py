@@ -7,7 +7,7 @@ import os
 import selectors
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.foreign import ReportMessage
@@ -44,8 +44,6 @@ from .saving import SaveForwarding
 from .supervised import SupervisorLink
 from .this_node import ThisNode
 
-if TYPE_CHECKING:
-    from .asking import Asking
 # -- How ranks end that another launcher has started -------------------------------------------------------------------
 # Each tells its process when it starts (runner_launched.py). A pidfd says that it has ended; until its launcher has
 # reaped it, a second or a tenth of one later, /proc still has its exit status. Where the launcher is quicker, or the
@@ -71,7 +69,9 @@ class ExitWatcher:
         if report.event != "launched":
             return False
         if attempt is not self._attempt:
-            self.forget()
+            self.processes.clear()  # of an attempt that is over
+            for old in list(self._open):
+                self._close(old)
             self._attempt = attempt
         pid = report.pid
         fd = _pidfd(pid) if pid is not None and _has_variable(pid, self._proof) else None
@@ -94,12 +94,6 @@ class ExitWatcher:
         self._open.remove(fd)
         self._selector.unregister(fd)
         os.close(fd)
-
-    def forget(self) -> None:
-        """Follow no process any more: the attempt is over."""
-        self.processes.clear()
-        for fd in list(self._open):
-            self._close(fd)
 
 
 def exit_status(pid: int) -> Optional[int]:
@@ -156,15 +150,13 @@ class Ranks:
 
     def next_deadline(self, connected: bool) -> float:
         """When something here is due (CLOCK_MONOTONIC seconds)."""
-        deadlines = [float("inf")]
+        deadlines = [self._saving.next_look]
         if self.attempt is not None:
             due = self.attempt.next_deadline()
             if due is not None:
                 deadlines.append(due)
             if connected and not self.attempt.ended:
                 deadlines.append(time.monotonic() + FILE_TICK)
-        if self._saving.is_open:
-            deadlines.append(self._saving.next_look)
         return min(deadlines)
 
     def advance(self, now: float) -> bool:
@@ -340,19 +332,15 @@ class Ranks:
             return
         noting = None
         if order.note_calls and not self.attempt.ending:
-            noting = _ask_calls(self.sampled(tuple(self.attempt.ranks)), self._node.directory)
+            from .asking import Asking  # late: few attempts end so
+
+            noting = Asking(self.sampled(tuple(self.attempt.ranks)), self._node.directory, "calls")
         self.attempt.begin_end(order.grace, order.reason, noting)
 
     def end(self, reason: str) -> None:
         """End the attempt, if there is one, within the grace of this run."""
         if self.attempt is not None and not self.attempt.ended:
             self.attempt.begin_end(self._node.header.grace, reason)
-
-
-def _ask_calls(processes: Dict[int, Process], node_dir: str) -> Asking:
-    from .asking import Asking  # late: few attempts end so
-
-    return Asking(processes, node_dir, "calls")
 
 
 def _followed(order: StartOrder) -> Dict[Stream, str]:

@@ -47,12 +47,10 @@ class Profile:
             return {"error": "it is being profiled already"}
         profiler = sys.modules.get("torch.autograd.profiler")
         why = reason_against(profiler)
-        if why:
-            return {"error": why}
-        self.attend_end()
-        recording = ActiveProfile(profiler, "%s.trace" % self.runner.ask, seconds)
-        self.recording = recording
-        why = recording.begin(self.runner.rank)
+        if not why:
+            self.attend_end()
+            self.recording = ActiveProfile(profiler, "%s.trace" % self.runner.ask, seconds)
+            why = self.recording.begin(self.runner.rank)
         return {"error": why} if why else {}
 
     def end(self, channel: socket.socket) -> None:
@@ -219,7 +217,7 @@ class ActiveProfile:
         return dict(reply, stalled=round(time.monotonic() - ended, 3))
 
     def abandon(self) -> None:
-        """End it, and return when torch's profiler has stopped."""
+        """End it without a trace, and return when torch's profiler has stopped."""
         self.is_wanted = False
         self.await_stop()
 

@@ -1,26 +1,23 @@
 """The part of the runner that answers the agent while the rank waits in a collective.
 
 Lies beside runner.py and is run by runner_torch.py once the first process group is up. Python's signal handlers do
-not run inside a collective, so a thread of its own waits at a socket of the node directory:
+not run inside a collective, so a thread of its own waits at a socket of the node directory. Before there is a group
+it would make fork() warn; from then on torch has threads of its own. What is imported comes by `import_ours`.
 
     counters    which collective each group is at: 0.2 ms, nothing but numbers is copied
     look        … and the stacks of all other threads
     see         … and of torch's flight recorder the newest entries: no document of all of them is made
     dump        … and torch's flight recorder, which has the last collectives of every group, as JSON
-    calls       nothing of that: the rank notes what it has called, in the file beside its error file
+    calls       the rank notes what it has called, in the file beside its error file
     times N     when the newest N collectives were called: `RankCalls` of protocol/samples.py
-    profile N   nothing of that: torch's profiler begins, for N seconds at the most (runner_profile.py)
+    profile N   torch's profiler begins, for N seconds at the most (runner_profile.py)
     profiled    … and its trace is written; the answer comes then, and other questions have theirs before
-    imports     nothing of that: which installed modules the program has imported, and which variables it has changed
+    imports     which installed modules the program has imported, and which variables it has changed
 
 Stacks are taken here, with the interpreter's lock held, so that no other thread moves meanwhile. The dump signal
 (runner.py) is for ranks that do not answer: its handler reads the stacks of threads that run, which can end a process
-(seen: SIGSEGV after some 90 dumps while this thread was at work).
-
-The thread starts with the first process group and not before the program: before, there is nothing to tell, and a
-second thread would make fork() warn. From then on torch has threads of its own. It ends with the last group. It is
-none of `threading`'s, takes no signals, and its descriptor lies above those that the program will see. What is
-imported comes by `import_ours` of the runner.
+(seen: SIGSEGV after some 90 dumps while this thread was at work). The thread is none of `threading`'s, takes no
+signals, and its descriptor lies above those that the program will see. It ends with the last group.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The part of the runner that makes a process a template: it imports once, and forks ranks that run the program.
 
-Lies beside runner.py and is run by it (`beside`), in the place of the program, where the agent has set
-ALLRANKS_TEMPLATE to the descriptor of a channel (agent/template.py, at the other end). Each message there is 4 bytes
-of length and fields with a zero byte after each:
+Lies beside runner.py and is run by it (`beside`), where the agent has set ALLRANKS_TEMPLATE to the descriptor of a
+channel (agent/template.py, at the other end). Each message there is 4 bytes of length and fields with a zero byte
+after each:
 
     import  names that a rank has of its own, a field of none, path and stamp of the user's files, a field of none,
             then name and file of each module, in order; without a file it may come from anywhere
-    ready   from the template: the variables that the imports have set, and how many modules they gave
+    ready   from the template: how many modules the imports gave, and the variables that they have set
     off     from the template, then or at a fork: why no rank can be forked from it; it ends
     fork    NAME=VALUE of a rank's environment, with two descriptors: its output, and where it says its pid
 

@@ -206,9 +206,9 @@ class Recorder:
 
     def stop(self) -> None:
         """End it, once."""
-        if self.end is not None:
-            end = self.end
-            self.end = None
+        end = self.end
+        self.end = None
+        if end is not None:
             end()
             self.posted.clear()
 
@@ -284,24 +284,16 @@ class Posted:
 
     def not_done(self) -> List[Tuple[Tuple[str, int, bool, int], int, Callable[[], Any]]]:
         """List what the program may wait for still."""
-        kept = []
-        for key, number, reference in list(self.open):
-            work = reference()
-            if work is not None and not work.is_completed():
-                kept.append((key, number, reference))
-        return kept
+        works = [(one, one[2]()) for one in list(self.open)]
+        return [one for one, work in works if work is not None and not work.is_completed()]
 
     def described(self) -> Tuple[List[JsonObject], List[JsonObject]]:
         """Return how many there have been, and those that are not done: `DumpedTransfer` of
         diagnose/hangs/recorder.py."""
-        counts = [dict(self.row(key), total=total) for key, total in list(self.counts.items())]
-        waiting = [dict(self.row(key), number=number) for key, number, _ in self.not_done()]
+        names = ("group", "peer", "is_send", "tag")
+        counts = [dict(zip(names, key), total=total) for key, total in list(self.counts.items())]  # noqa: B905
+        waiting = [dict(zip(names, key), number=number) for key, number, _ in self.not_done()]  # noqa: B905
         return counts[:MOST_POSTED], waiting
-
-    def row(self, key: Tuple[str, int, bool, int]) -> JsonObject:
-        """Name the parts of a key."""
-        group, peer, is_send, tag = key
-        return {"group": group, "peer": peer, "is_send": is_send, "tag": tag}
 
     def clear(self) -> None:
         """Forget all: the groups were destroyed, and new ones may bear their names."""

@@ -36,12 +36,7 @@ class SaveForwarding:
         self._tell = tell
         self._order: Optional[SaveOrder] = None
         self._told: Dict[int, RankSaving] = {}
-        self.next_look = 0.0  # CLOCK_MONOTONIC seconds
-
-    @property
-    def is_open(self) -> bool:
-        """Whether ranks have yet to answer."""
-        return self._order is not None
+        self.next_look = float("inf")  # CLOCK_MONOTONIC seconds
 
     def obey(self, order: SaveOrder) -> None:
         """Show the ranks an order, and answer with their steps."""
@@ -57,6 +52,7 @@ class SaveForwarding:
         """Leave the request: the attempt is over."""
         self._order = None
         self._told = {}
+        self.next_look = float("inf")
 
     def look(self, now: float) -> None:
         """Report what has changed since the last answer."""
