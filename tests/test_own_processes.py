@@ -48,7 +48,7 @@ WRITES = {
     "agent/runner.py": "the rank itself, in its node directory",
     "agent/runner_recorder.py": "the rank itself, in its node directory",
     "agent/runner_ray.py": "the rank itself, in its node directory",
-    "agent/saving.py": "O_NOFOLLOW and O_NONBLOCK",
+    "agent/runner_template.py": "/dev/null",
     "agent/outlet.py": "O_EXCL",
     "cli/main.py": "tempfile",
     "cli/streams.py": "/dev/null, and standard output",

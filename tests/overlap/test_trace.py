@@ -219,7 +219,7 @@ def test_unlike_numbers_of_collectives_are_not_compared() -> None:
 )  # fmt: skip
 def test_collectives_by_the_name_of_their_kernel(name: str, said: str) -> None:
     kind = kernel_kind(name, {})
-    assert (kind.name, kind.size) == (said, None)
+    assert kind is not None and (kind.name, kind.size) == (said, None)
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,8 @@ def start_ray(words: List[str]) -> None:
     sockets = []
     for name in names:
         if name not in given:
-            sockets.append(socket.create_server(("", 0)))
+            sockets.append(socket.socket())
+            sockets[-1].bind(("", 0))
             sys.argv.append("--%s=%d" % (name.replace("_", "-"), sockets[-1].getsockname()[1]))
     for sock in sockets:  # all of them at once, so that no two ports are the same
         sock.close()

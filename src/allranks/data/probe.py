@@ -241,19 +241,13 @@ def identity(dataset: object, deep: int = 0) -> str:
         if is_array(value) and len(value.shape):
             parts += [name.encode(), content(value[:: max(1, len(value) // HELD)]), str(len(value)).encode()]
         elif isinstance(value, (list, tuple, range)) and len(value) > 1:
-            elements = list(value[:: max(1, len(value) // HELD)])
-            held = [
-                held_content(element)
-                for element in elements
-                if isinstance(element, (str, int, float)) or is_array(element)
-            ]
+            elements = value[:: max(1, len(value) // HELD)]
+            held = [held_content(one) for one in elements if isinstance(one, (str, int, float)) or is_array(one)]
             if held:
                 parts += [name.encode(), str(len(value)).encode(), *held]
         elif deep < 3 and all(hasattr(value, member) for member in ("__getitem__", "__dict__", "__len__")):
             parts.append(identity(value, deep + 1).encode())
-    if not any(parts):
-        return ""
-    return digest(*parts)
+    return digest(*parts) if any(parts) else ""
 
 
 def held_content(element: object) -> bytes:
@@ -273,19 +267,13 @@ def safely(function: Callable[[Any], Result], value: object) -> Result | None:
 
 def integer(value: object) -> int | None:
     """Give an integer, or None for anything else."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    return None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def attribute(names: tuple[str, ...], *owners: object) -> bool | int | float | str | None:
     """Give the first of these attributes that one of the owners has, if it is a plain value."""
-    for owner in owners:
-        for name in names:
-            value = getattr(owner, name, None)
-            if isinstance(value, (bool, int, float, str)):
-                return value
-    return None
+    values = (getattr(owner, name, None) for owner in owners for name in names)
+    return next((value for value in values if isinstance(value, (bool, int, float, str))), None)
 
 
 def samplers(loader: Loader) -> list[object]:
@@ -355,7 +343,8 @@ class Notes:
         self.path = path
         self.limit = limit
         self.pid = os.getpid()
-        self.loaders: list[tuple[weakref.ref[Loader], int]] = []  # with epochs begun
+        self.loaders: list[weakref.ref[Loader]] = []
+        self.epochs: list[int] = []  # begun of each loader
         self.current: Epoch | None = None
         self.spent = 0.0  # seconds in here
 
@@ -372,18 +361,16 @@ class Notes:
         """Begin an epoch of a loader; None where there is nothing left to note."""
         if os.getpid() != self.pid:  # a forked worker
             return None
-        for at, (reference, epochs) in enumerate(self.loaders):
-            if reference() is loader:
-                self.loaders[at] = (reference, epochs + 1)
-                if epochs >= EPOCHS:
-                    return None
-                return Epoch(self, loader, at, epochs)
-        if len(self.loaders) >= LOADERS:
+        known = (at for at, reference in enumerate(self.loaders) if reference() is loader)
+        at = next(known, len(self.loaders))
+        if at == LOADERS:
             return None
-        self.loaders.append((weakref.ref(loader), 1))
-        epoch = Epoch(self, loader, len(self.loaders) - 1, 0)
-        self.write("data-loader", loader=epoch.at, **describe(loader))
-        return epoch
+        if at == len(self.loaders):
+            self.loaders.append(weakref.ref(loader))
+            self.epochs.append(0)
+            self.write("data-loader", loader=at, **describe(loader))
+        self.epochs[at] += 1
+        return Epoch(self, loader, at, self.epochs[at] - 1) if self.epochs[at] <= EPOCHS else None
 
 
 class Epoch:
@@ -416,13 +403,14 @@ class Epoch:
         else:
             hashes, exact = hash_samples(batch, len(index) if indexed else None)
         if self.number == 0:
+            torch = sys.modules.get("torch")
             self.notes.write(
                 "data-batch",
                 loader=self.at,
                 epoch=0,
                 batch=self.batches,
                 n=len(index) if indexed else len(hashes),
-                grad=grad_enabled(),
+                grad=torch is None or bool(torch.is_grad_enabled()),
                 index=index[:KEEP] if indexed else None,
                 hash=hashes[:KEEP],
                 part="hash" if exact == hashes else exact and exact[:KEEP],  # nothing in it is a fraction
@@ -452,18 +440,10 @@ def as_index(value: object) -> int | str | None:
     return repr(value)
 
 
-def grad_enabled() -> bool:
-    """Tell whether the program trains."""
-    torch = sys.modules.get("torch")
-    return torch is None or bool(torch.is_grad_enabled())
-
-
 def variable(name: str) -> int | None:
     """Read a number of the environment."""
     text = os.environ.get(name, "")
-    if not text.isdecimal():
-        return None
-    return int(text)
+    return int(text) if text.isdecimal() else None
 
 
 # ---- torch

@@ -55,17 +55,14 @@ class CollectiveKind(NamedTuple):
     group_size: int | None = None
 
 
-def is_communication(name: str, arguments: Arguments) -> bool:
-    """Tell whether a kernel moves data between ranks."""
-    return "Collective name" in arguments or KERNEL.search(name) is not None
+def kernel_kind(kernel: str, arguments: Arguments) -> CollectiveKind | None:
+    """Read an NCCL kernel's kind from the arguments that torch writes to it, else from its name.
 
-
-def kernel_kind(kernel: str, arguments: Arguments) -> CollectiveKind:
-    """Read an NCCL kernel's kind from the arguments that torch writes to it, else from its name."""
+    None for a kernel that moves no data between ranks."""
+    if "Collective name" not in arguments and not KERNEL.search(kernel):
+        return None
     match = NCCL_NAME.search(kernel)
-    name = kernel[:NAME_LENGTH]
-    if match:
-        name = match.group(1)
+    name = match.group(1) if match else kernel[:NAME_LENGTH]
     dtype = str(arguments.get("dtype") or "").lower()
     group = _name(arguments.get("Process Group Description")) or _name(arguments.get("Process Group Name"))
     group_size = arguments.get("Group size")
@@ -118,13 +115,8 @@ def _size(count: Json, dtype: str) -> int | None:
 
 
 def _first(values: Json) -> Json:
-    if not isinstance(values, list) or not values:
-        return None
-    first: Json = values[0]
-    return first
+    return values[0] if isinstance(values, list) and values else None
 
 
 def _name(value: Json) -> str:
-    if not isinstance(value, (str, int)) or value == "undefined":
-        return ""
-    return str(value)[:NAME_LENGTH]
+    return str(value)[:NAME_LENGTH] if isinstance(value, (str, int)) and value != "undefined" else ""

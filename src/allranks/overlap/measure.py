@@ -10,7 +10,7 @@ from statistics import median
 from typing import NamedTuple
 
 from .kernels import CollectiveKind
-from .trace import Collective, Trace, Window, name_of
+from .trace import Trace, Window, name_of
 
 MICRO = 1e-6
 MEETS = 0.25  # of a step, by which the ends of one step on two ranks may differ
@@ -155,20 +155,17 @@ def aligned(traces: Sequence[Trace], are_cut: bool) -> list[Trace]:
     Ranks end a step at nearly one time. Where they don't, as with clocks that differ by a part of a step, a trace is
     compared with no other. Nor is one that was cut out of a run and has no steps.
     """
-    first = next((trace for trace in traces if _counts_itself(trace)), None)
+    first: Trace | None = None  # that counts from its own beginning
     placed = []
     for lane, trace in enumerate(traces, 1):
-        if first is not None and _counts_itself(trace):
+        if not trace.is_numbered and any(window.step is not None for window in trace.windows):
+            first = first or trace
             placed.append(_aligned(trace, first, lane))
         elif are_cut and not trace.is_numbered:
             placed.append(replace(trace, lane=lane))
         else:
             placed.append(trace)
     return placed
-
-
-def _counts_itself(trace: Trace) -> bool:
-    return not trace.is_numbered and any(window.step is not None for window in trace.windows)
 
 
 def _aligned(trace: Trace, first: Trace, lane: int) -> Trace:
@@ -187,9 +184,7 @@ def _name(trace: Trace, traces_of_rank: int) -> str:
     file = name_of(trace.file)
     if trace.rank is None:
         return file
-    if traces_of_rank == 1:
-        return f"rank {trace.rank}"
-    return f"rank {trace.rank} ({file})"
+    return f"rank {trace.rank}" if traces_of_rank == 1 else f"rank {trace.rank} ({file})"
 
 
 def split(trace: Trace, window: Window) -> StepSplit:
@@ -210,13 +205,7 @@ def mean_of(splits: Sequence[TimeSplit]) -> TimeSplit:
 
 
 def _calls(trace: Trace, rank: str) -> Iterator[CollectiveCall]:
-    for window, collective in _within_windows(trace):
-        length = collective.end - collective.start
-        exposed = length - trace.computing.within(collective.start, collective.end)
-        yield CollectiveCall(collective.kind, window.step, trace.lane, rank, MICRO * length, MICRO * exposed)
-
-
-def _within_windows(trace: Trace) -> Iterator[tuple[Window, Collective]]:
+    """Give the collectives that began in a step."""
     windows = iter(trace.windows)
     window = next(windows, None)
     for collective in trace.collectives:
@@ -225,7 +214,9 @@ def _within_windows(trace: Trace) -> Iterator[tuple[Window, Collective]]:
         if window is None:
             return
         if window.start <= collective.start:
-            yield window, collective
+            length = collective.end - collective.start
+            exposed = length - trace.computing.within(collective.start, collective.end)
+            yield CollectiveCall(collective.kind, window.step, trace.lane, rank, MICRO * length, MICRO * exposed)
 
 
 def _compared(calls: Iterable[CollectiveCall]) -> Iterator[CollectiveCall]:

@@ -59,14 +59,10 @@ def verdict(overlap: Overlap) -> str:
 def _judgement(hidden: float, exposed: float) -> str:
     """Judge by the hidden share of communication and the share of time in which it is exposed."""
     if exposed < LITTLE:
-        if hidden >= MOSTLY:
-            return "Communication is hidden"
-        return "Communication costs little"
+        return "Communication is hidden" if hidden >= MOSTLY else "Communication costs little"
     if hidden >= MOSTLY:
         return "Communication is mostly hidden"
-    if hidden >= HARDLY:
-        return "Communication is partly hidden"
-    return "Communication is hardly hidden"
+    return "Communication is partly hidden" if hidden >= HARDLY else "Communication is hardly hidden"
 
 
 def _costliest(collectives: Sequence[CollectiveSummary]) -> str:

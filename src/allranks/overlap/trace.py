@@ -19,7 +19,7 @@ from typing import NamedTuple
 from allranks.protocol.jsontext import Json
 from allranks.text import count_of
 
-from .kernels import Arguments, CollectiveKind, gloo_kind, is_communication, kernel_kind
+from .kernels import Arguments, CollectiveKind, gloo_kind, kernel_kind
 from .stream import BrokenTrace, JsonObject, Reader
 
 STEP = re.compile(r"ProfilerStep\s*#(\d{1,15})$")
@@ -123,11 +123,8 @@ def rank_of(head: JsonObject, file: str) -> int | None:
     rank = info.get("rank") if isinstance(info, dict) else None
     if isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0:
         return rank
-    for pattern in FILE_RANKS:
-        match = pattern.search(name_of(file))
-        if match:
-            return int(match.group(1))
-    return None
+    matches = (pattern.search(name_of(file)) for pattern in FILE_RANKS)
+    return next((int(match.group(1)) for match in matches if match), None)
 
 
 def name_of(file: str) -> str:
@@ -181,8 +178,8 @@ class _Recording:
             return
         if event.category == "kernel":
             self._on_gpu = True
-            if is_communication(event.name, event.arguments):
-                kind = kernel_kind(event.name, event.arguments)
+            kind = kernel_kind(event.name, event.arguments)
+            if kind is not None:
                 self._collectives.append(Collective(event.start, event.end, kind))
             else:
                 self._kernels.add(event.start, event.end)
@@ -200,21 +197,19 @@ class _Recording:
     def _take_step(self, event: TraceEvent) -> None:
         """On the GPU there is one for each stream."""
         match = STEP.match(event.name)
-        if not match:
-            return
-        number = int(match.group(1))
-        windows = self._cpu_steps
-        if event.category == ANNOTATIONS[1]:
-            windows = self._gpu_steps
-        window = windows.get(number, Window(number, event.start, event.end))
-        windows[number] = Window(number, min(window.start, event.start), max(window.end, event.end))
+        if match:
+            number = int(match.group(1))
+            windows = self._gpu_steps if event.category == ANNOTATIONS[1] else self._cpu_steps
+            window = windows.get(number, Window(number, event.start, event.end))
+            windows[number] = Window(number, min(window.start, event.start), max(window.end, event.end))
 
     def _take_operator(self, event: TraceEvent) -> None:
         name = event.name
         if CPU_COLLECTIVE.match(name):
             self._collectives.append(Collective(event.start, event.end, gloo_kind(name, event.arguments)))
         elif name != "record_param_comms" and not name.startswith(C10D):
-            if event.category != "user_annotation" and _is_operator(name):
+            is_operator = "::" in name or any(part in name for part in COMPILED)
+            if event.category != "user_annotation" and is_operator and not name.startswith(HOLDERS):
                 self._operators[event.thread].add(event.start, event.end)
             return
         self._for_collectives[event.thread].add(event.start, event.end)
@@ -248,9 +243,7 @@ class _Recording:
     def _windows(self, busy: Spans) -> list[Window]:
         """Take the GPU's own steps where it has them: what the CPU launches in a step runs later."""
         intervals = busy.intervals()
-        steps = self._cpu_steps
-        if self._on_gpu and self._gpu_steps:
-            steps = self._gpu_steps
+        steps = self._gpu_steps if self._on_gpu and self._gpu_steps else self._cpu_steps
         windows = [window for _, window in sorted(steps.items())]
         if not windows:
             windows = self._between_optimizer_steps()
@@ -258,9 +251,7 @@ class _Recording:
                 self.notes.append(OPTIMIZER_STEPS)
                 return windows
             self.notes.append(NO_STEPS)
-            if not intervals:
-                return []
-            return [Window(None, intervals[0][0], intervals[-1][1])]
+            return [Window(None, intervals[0][0], intervals[-1][1])] if intervals else []
         if not self._on_gpu:
             return windows
         if not self._gpu_steps:
@@ -278,12 +269,6 @@ class _Recording:
         of_names = [max(of_threads.values(), key=len) for of_threads in found.values()]
         ends = min((ends for ends in of_names if len(ends) > 1), key=len, default=[])
         return [Window(number, start, end) for number, (start, end) in enumerate(pairwise(sorted(ends)), 1)]
-
-
-def _is_operator(name: str) -> bool:
-    if name.startswith(HOLDERS):
-        return False
-    return "::" in name or any(part in name for part in COMPILED)
 
 
 Interval = tuple[float, float]
