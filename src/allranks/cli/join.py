@@ -13,7 +13,7 @@ import click
 from allranks import exitcodes
 from allranks.cluster.schedulers import whereabouts
 from allranks.engines import NotStarted
-from allranks.engines.joined import ENGINE, JoinLaunch, NodeResult
+from allranks.engines.joined import ENGINE, JoinLaunch, NodeEnd, NodeResult
 from allranks.errors import UsageError
 from allranks.protocol.codec import document_line
 from allranks.report.live import choose_view
@@ -149,7 +149,7 @@ class NodeView(View):
         """Show the end: as node 0 has it, or why this node never reached node 0."""
         assert isinstance(result, NodeResult)  # of JoinedNode, which this view is for
         if self._as_json:
-            sys.stdout.write(document_line(result.known_here()) + "\n")
+            sys.stdout.write(document_line(NodeEnd(result.exit, result.message, result.verdict)) + "\n")
             return
         self._quiet = self._quiet and result.exit == exitcodes.DONE
         for line in verdict_lines(result.verdict) if result.verdict is not None else [result.message]:

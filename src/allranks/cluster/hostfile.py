@@ -91,8 +91,7 @@ def parse_hostfile(text: str, source: str, per_slot: bool = False) -> list[Node]
             raise HostfileError(f"{where}: a line of more than {MAX_LINE} characters. Write one host a line")
         code = _without_comment(line.removesuffix("\r"))
         if code.strip(" \t"):
-            placed += _entries(code, number, where)
-            _check_total(placed, where)
+            _place(placed, code, number, where)
     if not placed:
         raise HostfileError(f"{source}:1: no host in this file. Write one name or address a line")
     return _nodes(placed, source, "line")
@@ -137,8 +136,7 @@ def parse_host_argument(text: str, source: str = "--hosts") -> list[Node]:
     except UsageError as error:
         raise HostfileError(f"{source}: {error}") from None
     for number, item in enumerate(items, start=1):
-        placed += _entries(item, number, source)
-        _check_total(placed, source)
+        _place(placed, item, number, source)
     return _nodes(placed, source, "entry")
 
 
@@ -150,14 +148,12 @@ def _without_comment(line: str) -> str:
     return line
 
 
-def _entries(code: str, number: int, where: str) -> list[_Placed]:
+def _place(placed: list[_Placed], code: str, number: int, where: str) -> None:
+    """Add the entries of a line to those before it."""
     try:
-        return [(number, entry) for entry in parse_entries(code)]
+        placed += [(number, entry) for entry in _entries(code)]
     except UsageError as error:
         raise HostfileError(f"{where}: {error}") from None
-
-
-def _check_total(placed: list[_Placed], where: str) -> None:
     if len(placed) > MAX_HOSTS:
         raise HostfileError(f"{where}: more than {MAX_HOSTS} hosts")
 
@@ -191,7 +187,7 @@ _IPV4 = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 _EQUALS = re.compile(r"(?<![ \t])[ \t]*=[ \t]*")
 
 
-def parse_entries(text: str) -> Iterator[Node]:
+def _entries(text: str) -> Iterator[Node]:
     """Yield the entries of one line without its comment: a node list, then attributes that hold for all."""
     _check_printable(text)
     words = _EQUALS.sub("=", text).split()

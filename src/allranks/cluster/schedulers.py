@@ -117,20 +117,9 @@ def _one_a_node(scheduler: Scheduler, environ: Mapping[str, str]) -> None:
 
 
 def _listed_nodes(environ: Mapping[str, str]) -> list[str]:
-    scheduler = _scheduler_of(environ)
-    for one in (SKYPILOT, scheduler, SRUN):
-        if one is None or (one is SRUN and not environ.get(one.rank)):
-            continue
-        hosts = _hosts(one, environ)
-        if hosts:
-            return hosts
+    asked = [SKYPILOT, _scheduler_of(environ), SRUN if environ.get(SRUN.rank) else None]
+    for scheduler in filter(None, asked):
+        text = environ.get(scheduler.hosts, "").strip()
+        if text:
+            return expand(text) if scheduler.form == "hostlist" else text.split()
     return []
-
-
-def _hosts(scheduler: Scheduler, environ: Mapping[str, str]) -> list[str]:
-    text = environ.get(scheduler.hosts, "")
-    if scheduler.form == "hostlist":
-        if not text:
-            return []
-        return expand(text)
-    return text.split()

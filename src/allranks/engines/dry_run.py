@@ -29,7 +29,6 @@ from allranks.protocol.facts import Interpreter
 from allranks.protocol.orders import RankOrder, StartTerms, SuiteNodes
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.run_facts import WorkingTree
-from allranks.runs.documents import Document
 from allranks.settings import RunSpec
 from allranks.settings.runspec import SSH, Role
 from allranks.settings.secrets import redact_argv, redact_env
@@ -97,15 +96,12 @@ def describe(spec: RunSpec, cluster: Cluster, as_json: bool, controller: str = "
     parts = parts_of(spec, cluster)
     dry_runs = [DryRun(part.spec, part.cluster, part.role, controller) for part in parts]
     if as_json:
-        return json.dumps(_merged([dry_run.planned() for dry_run in dry_runs], controller))
+        documents = [dry_run.document for dry_run in dry_runs]
+        size = sum(one.world_size for one in documents)
+        nodes = [node for one in documents for node in one.nodes]
+        whole = dataclasses.replace(documents[0], world_size=size, nodes=nodes, controller=controller)
+        return json.dumps(make_document(whole))
     return "\n\n".join("\n".join(dry_run.lines()) for dry_run in dry_runs)
-
-
-def _merged(planned: Sequence[DryRunDocument], controller: str) -> Document:
-    first = planned[0]
-    nodes = [node for one in planned for node in one.nodes]
-    size = sum(one.world_size for one in planned)
-    return make_document(dataclasses.replace(first, world_size=size, nodes=nodes, controller=controller))
 
 
 class DryRun:
@@ -113,55 +109,44 @@ class DryRun:
 
     def __init__(self, spec: RunSpec, cluster: Cluster, role: Role, controller: str = "") -> None:
         run = f"{spec.places.name}-<time>"
-        run_names = RunContext(
-            run, "<uid>", "", "", os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs")
-        )
+        outputs = os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs")
+        context = make_context(spec, cluster, os.environ, os.getcwd(), RunContext(run, "<uid>", "", "", outputs), ())
+        tree = list_tree(spec, os.getcwd()).tree if spec.launch.sync else None
         self._spec = spec
-        self._avoided = cluster.avoided
         self._is_here = not controller
-        self._tree: WorkingTree | None = None
-        if spec.launch.sync:
-            self._tree = list_tree(spec, os.getcwd()).tree
-        context = make_context(spec, cluster, os.environ, os.getcwd(), run_names, ())
         self._role = role
-        self._context = dataclasses.replace(context, tree=self._tree, role=role)
+        self._context = dataclasses.replace(context, tree=tree, role=role)
         self._plan = make_plan(spec, cluster, {})
         self._reached = {node.name: node for node in reached_nodes(spec, cluster)}
-        self._spares = [self._reached[node.name] for node in cluster.spares]
-        self._tests: list[StartedNode] = []
-        self._nodes: list[StartedNode] = []
+        tests: list[StartedNode] = []
         if spec.tests.test:
-            self._tests = self._started(0, SuiteNodes(tuple(node.name for node in cluster.nodes)))
-        if spec.launch.command or not self._tests:
-            self._nodes = self._started(len(self._tests[:1]), None)
-        else:
-            self._nodes = self._tests
-            self._tests = []
-
-    def planned(self) -> DryRunDocument:
-        """Return what `--json` prints."""
-        sync = ShippedTree(self._tree, SYNCED) if self._tree is not None else None
-        environment = self._context.handed_over if self._context.handed_over.sentence else None
-        return DryRunDocument(
+            tests = self._started(0, SuiteNodes(tuple(node.name for node in cluster.nodes)))
+        has_program = bool(spec.launch.command or not tests)
+        handed_over = self._context.handed_over
+        self.document = DryRunDocument(
             self._plan.world_size,
-            sync,
-            nodes=self._nodes,
-            tests=self._tests,
-            spares=self._spares,
-            environment=environment,
-            avoided=self._avoided,
+            ShippedTree(tree, SYNCED) if tree is not None else None,
+            nodes=self._started(len(tests[:1]), None) if has_program else tests,
+            tests=tests if has_program else [],
+            spares=[self._reached[node.name] for node in cluster.spares],
+            environment=handed_over if handed_over.sentence else None,
+            avoided=cluster.avoided,
         )
 
     def lines(self) -> list[str]:
         """Return what a person reads."""
+        document = self.document
         lines = []
-        if self._tests:
-            lines += [*self._lines_of(self._tests, "collective tests first: "), ""]
-        lines += self._lines_of(self._nodes)
-        lines += [f"spare {n.name}: {shlex.join(n.reached_by)}   (stands by, without ranks)" for n in self._spares]
-        lines += self._avoided
-        if self._tree is not None:
-            lines += _sync_lines(self._tree)
+        if document.tests:
+            lines += [*self._lines_of(document.tests, "collective tests first: "), ""]
+        lines += self._lines_of(document.nodes)
+        lines += [f"spare {n.name}: {shlex.join(n.reached_by)}   (stands by, without ranks)" for n in document.spares]
+        lines += document.avoided
+        if document.sync is not None:
+            tree = document.sync.tree
+            what = f"{count_of(tree.files, 'file')} ({count_of(tree.bytes, 'byte')}) of {tree.root}"
+            lines.append(f"would ship {what} to {SYNCED} on each node")
+            lines += [f"  left out, a large checkpoint outside of git: {name}" for name in tree.left_out]
         return lines
 
     def _started(self, number: int, tests: SuiteNodes | None) -> list[StartedNode]:
@@ -185,36 +170,37 @@ class DryRun:
             started = bind_ranks(order.ranks, os.environ)[0]
         if is_known:
             started = map(_as_started, started)
-        ranks = tuple(_redacted(rank) for rank in started)
+        ranks = tuple(rank._replace(argv=tuple(redact_argv(rank.argv)), env=redact_env(rank.env)) for rank in started)
         reached_by = self._reached[node.name].reached_by
         return StartedNode(node.name, reached_by, planned.nproc, ranks, order.terms, self._role.name)
 
     def _known_facts(self) -> NodeFacts:
         """Return what the agent of a local node would find of the training interpreter, by its own rules."""
-        order = setup_order(self._spec, self._context)
-        program = read_command(order.command, order.kind)
-        path, how = choose_interpreter(order, program, order.workdir or os.getcwd(), os.environ)
-        if path is None:
-            return NodeFacts()
-        return NodeFacts(interpreter=Interpreter(program.kind, how, path))
+        found = self._interpreter(os.getcwd())
+        return NodeFacts(interpreter=found) if found.path else NodeFacts()
 
     def _asked_facts(self) -> NodeFacts:
         """Return what is known of the training interpreter of a node that was not asked: the user's own word."""
         python = self._spec.launch.python
         if python is not None:
             return NodeFacts(interpreter=Interpreter("", "--python", python))
-        path = self._environment_here()[0]
+        path = self._environment_here().path
         return NodeFacts(interpreter=Interpreter("", "", path)) if path else NodeFacts()
 
-    def _environment_here(self) -> tuple[str, str]:
-        """Return the interpreter of the caller's environment and what names it: nodes take it where they have it.
+    def _environment_here(self) -> Interpreter:
+        """Return the interpreter of the caller's environment: nodes take it where they have it.
 
         Empty where the command or --python names one, or the prelude may.
         """
+        found = self._interpreter("/")
+        is_of_environment = self._spec.launch.prelude is None and found.how.partition(":")[0] in OF_ENVIRONMENT
+        return found if is_of_environment else Interpreter()
+
+    def _interpreter(self, workdir: str) -> Interpreter:
         order = setup_order(self._spec, self._context)
-        path, how = choose_interpreter(order, read_command(order.command, order.kind), order.workdir or "/", os.environ)
-        is_of_environment = order.prelude is None and how.partition(":")[0] in OF_ENVIRONMENT
-        return (path or "", how) if is_of_environment else ("", "")
+        program = read_command(order.command, order.kind)
+        path, how = choose_interpreter(order, program, order.workdir or workdir, os.environ)
+        return Interpreter(program.kind, how, path or "")
 
     def _chosen_later(self, is_known: bool) -> dict[str, str]:
         """Return variables whose values are chosen later: of the network by the rendezvous check, CPUs by the node."""
@@ -241,20 +227,13 @@ class DryRun:
         if launch.reach != SSH and self._spec.target.hosts:
             where = "this machine" if self._is_here else "the controller's host"
             lines += ["", f"--reach {launch.reach}: ssh ends once a node has dialled {where}. One that cannot keeps it"]
-        path, how = self._environment_here()
-        if path and self._spec.target.hosts:
-            lines += ["", f"{path} is taken where a node has it ({how}), else its python3"]
+        found = self._environment_here()
+        if found.path and self._spec.target.hosts:
+            lines += ["", f"{found.path} is taken where a node has it ({found.how}), else its python3"]
         if self._context.handed_over.sentence:
             lines += ["", f"variables {self._context.handed_over.sentence}"]
-        lines += ["", self._later()]
-        return lines
-
-    def _later(self) -> str:
-        """Say what is known only once the nodes are reached."""
-        chosen = "Addresses and ports are chosen and checked before ranks start"
-        if self._spec.launch.nproc is None:
-            return f"Without --nproc a node with GPUs starts a rank for each. {chosen}"
-        return chosen
+        ranks = "Without --nproc a node with GPUs starts a rank for each. " if launch.nproc is None else ""
+        return [*lines, "", f"{ranks}Addresses and ports are chosen and checked before ranks start"]
 
 
 def _terms_of(role: Role) -> list[str]:
@@ -285,10 +264,6 @@ def _as_started(rank: RankOrder) -> RankOrder:
     return rank._replace(env=shown)
 
 
-def _redacted(rank: RankOrder) -> RankOrder:
-    return rank._replace(argv=tuple(redact_argv(rank.argv)), env=redact_env(rank.env))
-
-
 def _node_lines(node: StartedNode) -> list[str]:
     lines = [f"{node.name}: {shlex.join(node.reached_by)}"]
     for rank in node.ranks:
@@ -300,12 +275,6 @@ def _node_lines(node: StartedNode) -> list[str]:
         if rank_only:
             lines.append(f"  rank {rank.rank}: {' '.join(rank_only)}")
     return lines
-
-
-def _sync_lines(tree: WorkingTree) -> list[str]:
-    what = f"{count_of(tree.files, 'file')} ({count_of(tree.bytes, 'byte')}) of {tree.root}"
-    lines = [f"would ship {what} to {SYNCED} on each node"]
-    return lines + [f"  left out, a large checkpoint outside of git: {name}" for name in tree.left_out]
 
 
 class ListedCheck(NamedTuple):

@@ -66,17 +66,11 @@ def hello_of(spec: RunSpec, rank: int, workdir: str) -> HelloControl:
 
     All nodes must agree on the command (secrets hidden) with all that decides what runs, and on the script's bytes.
     """
-    what: list[Json] = [spec.launch.launcher, spec.tests.test, spec.launch.wrap or ""]
-    if spec.tests.test:
-        what += [
-            spec.tests.suite,
-            spec.tests.backend,
-            spec.tests.size,
-            spec.tests.timeout,
-            spec.preflight.only,
-            spec.tests.min_bandwidth,
-            spec.tests.max_latency,
-        ]
+    tests = spec.tests
+    what: list[Json] = [spec.launch.launcher, tests.test, spec.launch.wrap or ""]
+    if tests.test:
+        what += [tests.suite, tests.backend, tests.size, tests.timeout, spec.preflight.only]
+        what += [tests.min_bandwidth, tests.max_latency]
     if spec.launch.roles:
         what += [to_document(spec)["roles"]]
     digest = hashlib.sha256(repr((what, spec.launch.command)).encode()).hexdigest()[:12]
@@ -122,9 +116,6 @@ def _script_digest(spec: RunSpec, workdir: str) -> str:
 
 
 DUPLICATE = "rank-missing-or-duplicate"
-WORLD_SIZE = "world-size-mismatch"
-OTHER_COMMAND = "bad-launch-arguments"
-OTHER_CODE = "environment-mismatch"
 
 
 class Compared(NamedTuple):
@@ -137,22 +128,22 @@ class Compared(NamedTuple):
 
 COMPARED = {
     "version": Compared(
-        OTHER_CODE,
+        "environment-mismatch",
         "runs allranks {theirs}, {host} {ours}: install the same on all",
         "install the same allranks on all nodes, or copy one allranks.pyz to them",
     ),
     "nnodes": Compared(
-        WORLD_SIZE,
+        "world-size-mismatch",
         "was started with --nnodes {theirs}, {host} with {ours}",
         "start all nodes with the same --nnodes",
     ),
     "command": Compared(
-        OTHER_COMMAND,
+        "bad-launch-arguments",
         "was started with `{theirs}`, {host} with `{ours}`: all nodes run the same command",
         "start the same command on all nodes",
     ),
     "script": Compared(
-        OTHER_CODE,
+        "environment-mismatch",
         "has another script (sha256 {theirs}) than {host} ({ours}): bring the same code to all",
         "copy the script from {host}, or start it in a directory that the nodes share",
     ),

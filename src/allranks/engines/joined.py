@@ -300,14 +300,10 @@ class NodeResult(ResultDocument):
 
     message: str = ""
 
-    def known_here(self) -> NodeEnd:
-        """Return what this node knows: the run directory is on node 0."""
-        return NodeEnd(self.exit, self.message, self.verdict)
-
 
 @omit_none
 class NodeEnd(NamedTuple):
-    """What `join --json` prints on a node that is not the first."""
+    """What `join --json` prints on a node that is not the first: what it knows, as the run directory is on node 0."""
 
     exit: int
     message: str
@@ -337,18 +333,11 @@ class JoinLaunch:
         """Return this node's part."""
         spec = self._spec
         _, own = _own_role(spec)
-        role = "coordinates"
-        if spec.target.node_rank != 0:
-            role = f"dials {spec.rendezvous.master_addr}:{spec.target.join_port}"
-        plan = JoinPlan(
-            node_rank=spec.target.node_rank,
-            nnodes=spec.target.nodes,
-            master_addr=spec.rendezvous.master_addr,
-            port=spec.target.join_port,
-            role=role,
-            command=redact_argv(own.launch.command),
-            nproc=own.launch.nproc,
-        )
+        target = spec.target
+        first = spec.rendezvous.master_addr
+        role = "coordinates" if target.node_rank == 0 else f"dials {first}:{target.join_port}"
+        words = redact_argv(own.launch.command)
+        plan = JoinPlan(target.node_rank, target.nodes, first, target.join_port, role, words, own.launch.nproc)
         if as_json:
             return document_line(plan)
         return "\n".join(f"{key:<12}{value}" for key, value in plan._asdict().items())
@@ -429,14 +418,8 @@ class JoinedNode(StartedRun):
 def own_of(spec: RunSpec) -> NodeArguments:
     """Return what this node takes from no other machine: its command, directory, interpreter, environment."""
     role, spec = _own_role(spec)
-    context = RunContext(
-        run="",
-        uid="",
-        token="",
-        workdir=os.getcwd(),
-        run_outputs="",
-        environments=environments(os.environ),
-    )
+    places = environments(os.environ)
+    context = RunContext(run="", uid="", token="", workdir=os.getcwd(), run_outputs="", environments=places)
     return NodeArguments(spec, setup_order(spec, context)._replace(target=None), tuple(all_checks()), role)
 
 

@@ -120,7 +120,9 @@ class RemoteRun(FollowedRun):
     def finish(self, result: ResultDocument, reason: str) -> ResultDocument:
         """Remove what the run made, and write the result with what is left of it."""
         left = self.remove()
-        return self.write(as_stopped(result, reason) if self.stopping else result, left)
+        if self.stopping and result.exit in (TERMINATED, NODE_FAILED, PROGRAM_FAILED):  # the stop made the failure
+            result = replace(result, exit=CTRL_C if reason == "ctrl-c" else TERMINATED, verdict=None)
+        return self.write(result, left)
 
     def write(self, result: ResultDocument, left: Left) -> ResultDocument:
         """Write the result, with what is left elsewhere, and return it."""
@@ -170,10 +172,3 @@ class RemoteEngine(Engine):
         controller = run.read_run().controller
         if (controller is None or controller.host == socket.gethostname()) and not run.controller_alive():
             self.settle(run)
-
-
-def as_stopped(result: ResultDocument, reason: str) -> ResultDocument:
-    """Return the result of a run that was stopped from here: a failure that the stop made is none of the run's."""
-    if result.exit not in (TERMINATED, NODE_FAILED, PROGRAM_FAILED):
-        return result
-    return replace(result, exit=CTRL_C if reason == "ctrl-c" else TERMINATED, verdict=None)

@@ -117,9 +117,7 @@ def who_speaks(facts: NodeFacts) -> str | None:
         for path, text in facts.nccl.conf.items():
             if any(line.strip().startswith(key + "=") for line in text.splitlines()):
                 return f"{key} in {path}"
-    if not facts.nccl.plugins:
-        return None
-    return f"the plug-in {facts.nccl.plugins[0]}"
+    return f"the plug-in {facts.nccl.plugins[0]}" if facts.nccl.plugins else None
 
 
 # -- Gloo's rule -----------------------------------------------------------------------------------
@@ -139,9 +137,7 @@ def gloo_default(facts: NodeFacts) -> str | None:
 def _gloo_names(facts: NodeFacts) -> list[str]:
     """List the names of the user's GLOO_SOCKET_IFNAME; Gloo ignores one character (strlen > 1)."""
     value = facts.nccl.environ_.get("GLOO_SOCKET_IFNAME", "")
-    if len(value) <= 1:
-        return []
-    return [w for w in value.split(",") if w]
+    return [w for w in value.split(",") if w] if len(value) > 1 else []
 
 
 def _judge_gloo(
@@ -207,7 +203,8 @@ def _choose_nccl(node: str, facts: NodeFacts, proof: InterfaceProof, pin: bool, 
     good = _pins(proof)
     speaker = who_speaks(facts)
     text = ",".join(taken)
-    if not pin or (not bad and (speaker is not None or not _is_unproved(taken, proof))):
+    is_unproved = taken[:1] and proof.passed and taken[0] not in proof.passed  # it was not tried, another one passed
+    if not pin or (not bad and (speaker is not None or not is_unproved)):
         nothing = _nothing(node, facts, taken, speaker, unset)
         return InterfaceChoice(None, text or None, {}, _left(text, speaker), nothing)
     if speaker is not None or not bad or not good:
@@ -224,11 +221,6 @@ def _pins(proof: InterfaceProof) -> list[str]:
     names = [n for n in proof.passed if ":" not in n]
     real = [n for n in names if n != "lo" and not is_host_local(n)]
     return real or [n for n in names if n != "lo"] or names
-
-
-def _is_unproved(taken: Sequence[str], proof: InterfaceProof) -> bool:
-    """NCCL's bootstrap interface was not tried, while another one passed."""
-    return bool(taken) and bool(proof.passed) and taken[0] not in proof.passed
 
 
 def _left(text: str, speaker: str | None) -> tuple[str, ...]:

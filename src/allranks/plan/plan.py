@@ -114,6 +114,11 @@ def _rank_order(launch: NodeLaunch, process: PlannedProcess) -> RankOrder:
     spec = launch.spec
     place = launch.place
     environment = rank_environment(launch, process)
+    error_files = (
+        (environment[ERROR_FILE],)
+        if process.per_rank
+        else tuple(place.files.error(rank, launch.attempt.number) for rank in launch.node.ranks)
+    )
     return RankOrder(
         rank=process.rank,
         local_rank=process.local_rank,
@@ -123,7 +128,7 @@ def _rank_order(launch: NodeLaunch, process: PlannedProcess) -> RankOrder:
         path_first=_programs_beside(launch, process.argv),
         workdir=place.workdir,
         files=dict(process.files),
-        error_files=_error_files(launch, process, environment),
+        error_files=error_files,
         starts_ranks=not process.per_rank and spec.launch.launcher not in ("command", *OF_RAY),
     )
 
@@ -171,15 +176,7 @@ def _programs_beside(launch: NodeLaunch, argv: tuple[str, ...]) -> str | None:
         directory = launch.facts.interpreter.path.rpartition("/")[0]
     elif not name.startswith("python"):
         return None
-    if not directory.startswith("/"):
-        return None
-    return directory
-
-
-def _error_files(launch: NodeLaunch, process: PlannedProcess, environment: Mapping[str, str]) -> tuple[str, ...]:
-    if process.per_rank:
-        return (environment[ERROR_FILE],)
-    return tuple(launch.place.files.error(rank, launch.attempt.number) for rank in launch.node.ranks)
+    return directory if directory.startswith("/") else None
 
 
 def terms(launch: NodeLaunch) -> StartTerms:

@@ -12,6 +12,7 @@ import pytest
 from allranks.engines.slurm import reach
 from allranks.engines.slurm.reach import claim, is_ours
 from allranks.errors import UsageError
+from allranks.settings import RunSpec
 
 
 @pytest.mark.parametrize(("count", "spares", "nodes"), [(2, 0, "2"), (3, 1, "4"), (None, 0, "N")])
@@ -21,7 +22,7 @@ def test_outside_of_an_allocation_the_hint_asks_for_the_nodes_of_the_command(
     for name in ("SLURM_JOB_ID", "SLURM_JOBID"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(UsageError, match=rf"with `salloc --nodes={nodes}`\Z"):
-        reach.allocated_cluster(count, spares)
+        reach.find_nodes(RunSpec.of(slurm=True, nodes=count), spares)
 
 
 NODES = ["h1", "h2", "h3", "h4"]

@@ -86,14 +86,12 @@ def _how_ended(job: SlurmJob) -> str:
 
 
 def _finding(run: RunDirectory, job: SlurmJob | None, number: str) -> Finding:
-    if job is not None:
-        reason = ended(job)
-        if reason is not None:
-            return reason
-    begun = has_begun(run)
+    reason = ended(job) if job is not None else None
+    if reason is not None:
+        return reason
     words = _last_words(run)
     how = f" ({_how_ended(job)})" if job is not None else ""
-    if begun:
+    if has_begun(run):
         message = f"the controller of {run.name} in job {number} ended without a result{how}"
         return Finding("unknown", "fail", message, f"see {run.path}/slurm.log", evidence=words)
     if job is None and not words:
@@ -157,7 +155,8 @@ class JobFollower(FollowedRun):
         result = self.run.read_result()
         if now >= self.ask_at or (result is not None and _by_slurm(result)):
             self.ask(now)
-        if result is not None and not self._starts_again(result):
+        goes_on = self._last is not None and not self._last.over and not self.stopping
+        if result is not None and not (goes_on and _by_slurm(result)):  # else Slurm starts the job again
             self._display.turn(self.view, self._on_event)
             return result
         if self.over_since is not None and now - self.over_since > self._patience():
@@ -220,13 +219,7 @@ class JobFollower(FollowedRun):
         self._shown_states.add(line)
         self.pause = ASK_EVERY
         if line and (job is None or not job.over):
-            self._say(_lower(line))
-
-    def _starts_again(self, result: ResultDocument) -> bool:
-        """Slurm ended the attempt and starts the job again: there is more to come."""
-        if not _by_slurm(result) or self.stopping or self._last is None:
-            return False
-        return not self._last.over
+            self._say(line)
 
     def stop(self) -> None:
         """End the run. Once: ranks may save. Twice: now."""
@@ -257,18 +250,7 @@ def _by_slurm(result: ResultDocument) -> bool:
 def _state_line(job: SlurmJob | None) -> str:
     if job is None:
         return ""
-    if job.waits:
-        return f"{job.state} {waiting(job)}"
-    return job.state
-
-
-def _lower(line: str) -> str:
-    state, _, reason = line.partition(" ")
-    if reason and state.isupper():
-        return f"{state.lower()}: {reason}"
-    if line.isupper():
-        return line.lower()
-    return line
+    return f"{job.state.lower()}: {waiting(job)}" if job.waits else job.state.lower()
 
 
 def end_job(job: str, orderly: bool) -> None:
@@ -358,8 +340,10 @@ class Slurm(Engine):
 
     def stop_notice(self, run: RunDirectory, grace: float) -> str:
         """Return the sentence that `stop` begins with. A job that waits has no ranks."""
-        if not has_begun(run) and _waits(_job_of(run)):
-            return f"removing {run.name} from the queue: job {run.job} had not started"
+        with suppress(jobs.SlurmError):
+            job = None if has_begun(run) else jobs.look(_job_of(run))
+            if job is not None and job.waits:
+                return f"removing {run.name} from the queue: job {run.job} had not started"
         return f"stopping {run.name} in job {run.job}: ranks have {grace:g} s to save"
 
     def finish(self, run: RunDirectory, now: float) -> None:
@@ -374,15 +358,6 @@ class Slurm(Engine):
         if ended_before is not None and ended_before < LATE and has_begun(run):
             return
         conclude(run, job)
-
-
-def _waits(number: str) -> bool:
-    """Whether a job is in the queue; False where slurmctld does not answer."""
-    try:
-        job = jobs.look(number)
-    except jobs.SlurmError:
-        return False
-    return job is not None and job.waits
 
 
 def _job_of(run: RunDirectory) -> str:

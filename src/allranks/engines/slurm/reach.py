@@ -88,11 +88,6 @@ def _pass_signal(session: BegunSession, names: Mapping[int, str], task: int, sig
     session.signal_at_node(names[task], signal)
 
 
-def find_nodes(spec: RunSpec, spares: int) -> Cluster:
-    """Return the nodes of our allocation that no other run in it has."""
-    return allocated_cluster(spec.target.nodes, spares)
-
-
 def reach(spec: RunSpec, cluster: Cluster) -> StepReach:
     """Return how the nodes of our allocation are reached."""
     allocation = read_allocation(os.environ)
@@ -122,27 +117,22 @@ def claim(job: str, nodes: Iterable[str], count: int | None) -> tuple[list[str],
     for node in nodes:
         if count is not None and len(claimed) == count:
             break
-        if _claim(job, node):
-            claimed.append(node)
-        else:
-            taken.append(node)
+        (claimed if _claim(job, node) else taken).append(node)
     return claimed, taken
 
 
-def allocated_cluster(count: int | None, spares: int) -> Cluster:
-    """Return `count` nodes of our allocation, with spares, that no other run in it has; all of them where None."""
+def find_nodes(spec: RunSpec, spares: int) -> Cluster:
+    """Return --nodes of our allocation, with spares, that no other run in it has; all of them without --nodes."""
+    count = spec.target.nodes
+    wanted = count + spares if count is not None else None
     allocation = read_allocation(os.environ)
     if allocation is None:
-        nodes = "N" if count is None else count + spares
         raise UsageError(
             "--slurm: this process is outside of an allocation, and only `run` submits a job\n"
-            f"hint: begin the command with `salloc --nodes={nodes}`"
+            f"hint: begin the command with `salloc --nodes={wanted or 'N'}`"
         )
     refuse_step(os.environ)
     require_nodes(allocation, count)
-    wanted = None
-    if count is not None:
-        wanted = count + spares
     free, taken = claim(allocation.job, allocation.nodes, wanted)
     chosen = [*free, *taken][:wanted]
     return allocation_cluster(allocation, chosen)

@@ -54,27 +54,25 @@ def arguments(node: NodePlan, attempt: Attempt) -> tuple[str, ...]:
     return ("--same_network", *(word for name, value in options.items() for word in (f"--{name}", str(value))))
 
 
-def configured(facts: NodeFacts) -> AccelerateConfig:
-    """Read what accelerate's configuration holds; empty where the node was not checked, or has none."""
+def configured(facts: NodeFacts) -> AccelerateConfig | None:
+    """Read what accelerate's configuration holds; None where the node was not checked, or has none."""
     config = facts.accelerate_config
-    if config is not None and config.error is None:
-        return config
-    return AccelerateConfig()
+    return config if config is not None and config.error is None else None
 
 
 def needs_mode(tool: Tool | None, facts: NodeFacts) -> bool:
     """Whether nothing says that there are several processes."""
     if tool is not None and tool.has(*MODES):
         return False
-    config = facts.accelerate_config
-    if config is not None and config.error is None:
+    config = configured(facts)
+    if config is not None:
         return (config.distributed_type or "") in SINGLE
     return tool is None or not tool.has("config_file") or tool.has("cpu")
 
 
 def on_cpu(tool: Tool | None, facts: NodeFacts) -> bool:
     """Whether ranks run on CPUs: as --cpu or use_cpu says, else without GPUs. DeepSpeed chooses by itself."""
-    config = configured(facts)
+    config = configured(facts) or AccelerateConfig()
     if (tool is not None and tool.has("cpu")) or str(config.use_cpu).lower() == "true":
         return True
     by_deepspeed = (tool is not None and tool.has("use_deepspeed")) or config.distributed_type == "DEEPSPEED"

@@ -21,13 +21,7 @@ def agent(
     files: Mapping[str, str] | None = None,
 ) -> PlannedProcess:
     """Plan the one process of a node, with the environment that its ranks need."""
-    environment = {**_node_environment(launch), **_environment_for_ranks(launch), **(env or {})}
-    return PlannedProcess(launch.node.first_rank, 0, argv, environment, per_rank=False, files=files or {})
-
-
-def _node_environment(launch: NodeLaunch) -> dict[str, str]:
-    """Set the names that people's own scripts read once a node."""
-    return {
+    of_scripts = {  # people's own read it once a node
         "MASTER_ADDR": launch.attempt.master_addr,
         "MASTER_PORT": str(launch.attempt.master_port),
         "NODE_RANK": str(launch.node.rank),
@@ -35,6 +29,8 @@ def _node_environment(launch: NodeLaunch) -> dict[str, str]:
         "NPROC_PER_NODE": str(launch.node.nproc),
         "WORLD_SIZE": str(launch.world_size),
     }
+    environment = {**of_scripts, **_environment_for_ranks(launch), **(env or {})}
+    return PlannedProcess(launch.node.first_rank, 0, argv, environment, per_rank=False, files=files or {})
 
 
 def _environment_for_ranks(launch: NodeLaunch) -> dict[str, str]:

@@ -14,9 +14,7 @@ from allranks.text import format_duration
 def read_training(spec: RunSpec) -> Words:
     """Read what ranks run: the command, or what stands behind another launcher in it."""
     tool = launched_by(spec)
-    if tool is None:
-        return read_command(spec.launch.command)
-    return behind(tool)
+    return read_command(spec.launch.command) if tool is None else behind(tool)
 
 
 def program_name(spec: RunSpec) -> str:
@@ -29,9 +27,7 @@ def program_name(spec: RunSpec) -> str:
 def launched_by(spec: RunSpec) -> Tool | None:
     """Read the launcher that the command begins with, where it is the one to be started."""
     tool = read_tool(spec.launch.command)
-    if tool is not None and tool.name == spec.launch.launcher:
-        return tool
-    return None
+    return tool if tool is not None and tool.name == spec.launch.launcher else None
 
 
 def ranks_asked_for(spec: RunSpec, nodes: int | None = None) -> int | None:
@@ -52,24 +48,18 @@ def ranks_asked_for(spec: RunSpec, nodes: int | None = None) -> int | None:
 
 
 def _count(value: str | None) -> int | None:
-    if value is None or not value.isdecimal():
-        return None
-    return int(value) or None
+    return int(value) or None if value is not None and value.isdecimal() else None
 
 
 def kept_options(spec: RunSpec, left_out: Sequence[str]) -> tuple[str, ...]:
     """Keep the user's options of that launcher, without those that say who the nodes are."""
     tool = launched_by(spec)
-    if tool is None:
-        return ()
-    return tool.kept(tuple(left_out))
+    return tool.kept(tuple(left_out)) if tool is not None else ()
 
 
 def no_python(words: Words, option: str = "--no_python") -> tuple[str, ...]:
     """Return a launcher's option for a program that is none of Python's, where it is one."""
-    if words.kind != "program":
-        return ()
-    return (option,)
+    return (option,) if words.kind == "program" else ()
 
 
 def out_of_reach(spec: RunSpec) -> list[str]:

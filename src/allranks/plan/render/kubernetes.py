@@ -142,9 +142,7 @@ def role(job: PodJob) -> Document:
 
 
 def _space(job: PodJob) -> str:
-    if not job.spec.cloud.namespace:
-        return ""
-    return f" --namespace {job.spec.cloud.namespace}"
+    return f" --namespace {job.spec.cloud.namespace}" if job.spec.cloud.namespace else ""
 
 
 def _role_head(job: PodJob) -> list[str]:

@@ -58,9 +58,7 @@ def _joined(present: Sequence[object], more: Sequence[object], where: str) -> li
 
 
 def _name_of(item: object) -> object:
-    if not isinstance(item, dict):
-        return None
-    return item.get("name")
+    return item.get("name") if isinstance(item, dict) else None
 
 
 CONTAINER = "node"
@@ -110,8 +108,7 @@ class PodJob:
     @property
     def hidden(self) -> list[str]:
         """Variables whose values come from a Secret: forwarded ones, and those whose name says so."""
-        spec_env = [name for name in self.spec.launch.env if is_secret_name(name)]
-        return sorted({*self.spec.launch.forward, *spec_env, *(n for n in self.variables if is_secret_name(n))})
+        return hidden_names(self.spec, self.variables)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -135,9 +132,13 @@ class PodJob:
     @property
     def deadline(self) -> Document:
         """The limit of --deadline, where it is set."""
-        if not self.spec.cloud.deadline:
-            return {}
-        return {"activeDeadlineSeconds": int(self.spec.cloud.deadline)}
+        deadline = self.spec.cloud.deadline
+        return {"activeDeadlineSeconds": int(deadline)} if deadline else {}
+
+
+def hidden_names(spec: RunSpec, variables: Mapping[str, str]) -> list[str]:
+    """List variables whose values no file holds: forwarded ones, and those whose name says so."""
+    return sorted({*spec.launch.forward, *filter(is_secret_name, (*variables, *spec.launch.env))})
 
 
 def secret_names(run: str) -> tuple[str, str]:
@@ -181,7 +182,23 @@ def pod_spec(job: PodJob, master: str, rank: int | None = None, first: int | Non
     place = {} if rank is None else {"NODE_RANK": str(rank)}
     if first is not None:
         place[FIRST_NODE_RANK] = str(first)
-    spec = _pod_spec(job, master, place)
+    size = {"sizeLimit": _quantity(job.spec.cloud.shm)} if job.spec.cloud.shm else {}
+    spec: Document = {
+        "restartPolicy": "Never",
+        "subdomain": job.name,
+        "terminationGracePeriodSeconds": grace_seconds(job.spec),
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "containers": [_container(job, master, place)],
+        "volumes": [
+            {"name": "allranks", "configMap": {"name": job.name}},
+            {"name": "join", "secret": {"secretName": job.secret}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", **size}},
+        ],
+    }
+    resource = gpu_resource(job.spec)
+    if resource:
+        spec["tolerations"] = [{"key": resource[0], "operator": "Exists", "effect": "NoSchedule"}]
     if rank is not None:
         spec["hostname"] = f"{job.name}-{rank}"
     return laid_over(spec, job.settings.pod, "--pod: spec")
@@ -190,22 +207,6 @@ def pod_spec(job: PodJob, master: str, rank: int | None = None, first: int | Non
 def grace_seconds(spec: RunSpec) -> int:
     """Above --stop-grace, so that the pod's end never cuts a rank's saving short."""
     return max(SHORTEST_GRACE, math.ceil(spec.limits.stop_grace) + AFTER_GRACE)
-
-
-def _pod_spec(job: PodJob, master: str, place: Mapping[str, str]) -> Document:
-    spec: Document = {
-        "restartPolicy": "Never",
-        "subdomain": job.name,
-        "terminationGracePeriodSeconds": grace_seconds(job.spec),
-        "enableServiceLinks": False,
-        "automountServiceAccountToken": False,
-        "containers": [_container(job, master, place)],
-        "volumes": _volumes(job),
-    }
-    resource = gpu_resource(job.spec)
-    if resource:
-        spec["tolerations"] = [{"key": resource[0], "operator": "Exists", "effect": "NoSchedule"}]
-    return spec
 
 
 def _container(job: PodJob, master: str, place: Mapping[str, str]) -> Document:
@@ -259,15 +260,6 @@ def _literal(value: str) -> str:
     """Kubernetes replaces $(NAME) and $$ in commands and values (third_party/forked/golang/expansion); a doubled $
     comes out as one, whatever follows it."""
     return value.replace("$", "$$")
-
-
-def _volumes(job: PodJob) -> list[Document]:
-    size = {"sizeLimit": _quantity(job.spec.cloud.shm)} if job.spec.cloud.shm else {}
-    return [
-        {"name": "allranks", "configMap": {"name": job.name}},
-        {"name": "join", "secret": {"secretName": job.secret}},
-        {"name": "shm", "emptyDir": {"medium": "Memory", **size}},
-    ]
 
 
 def _quantity(size: int) -> str:

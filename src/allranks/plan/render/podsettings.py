@@ -49,6 +49,7 @@ _OURS_IN_THE_CONTAINER = {
     "args": "it starts allranks, and the training command ends the command line",
     "restartPolicy": "a rank that restarts alone waits for the others for ever",
 }
+_INSTEAD = {"backoffLimit": " and use --retries", "completions": " and use --nodes", "parallelism": " and use --nodes"}
 KUEUE = "kueue.x-k8s.io"
 QUEUE = f"{KUEUE}/queue-name"
 _OF_THE_PODS = f"{KUEUE}/podset-"  # topology requests belong to the pod template
@@ -87,13 +88,14 @@ def read_pod_settings(spec: RunSpec, texts: Mapping[str, str], container: str, g
     labels = _texts(metadata, "labels", f"{where}: metadata")
     annotations = _texts(metadata, "annotations", f"{where}: metadata")
     _check_pod(pod, f"{where}: spec", container, grace)
-    return PodSettings(
-        _with_dns(pod),
-        _without_kueue(labels),
-        _without_kueue(annotations),
-        _of_the_owner(labels),
-        _of_the_owner(annotations),
-    )
+    own_labels, pod_labels = _split(labels)
+    own_annotations, pod_annotations = _split(annotations)
+    if pod.get("hostNetwork"):
+        pod = {
+            **pod,
+            "dnsPolicy": pod.get("dnsPolicy", "ClusterFirstWithHostNet"),
+        }  # the host's name server knows no pod
+    return PodSettings(pod, pod_labels, pod_annotations, own_labels, own_annotations)
 
 
 # -- metadata ------------------------------------------------------------------------------------------
@@ -124,12 +126,10 @@ def _is_kueue(name: str) -> bool:
     return (prefix == KUEUE or prefix.endswith(f".{KUEUE}")) and not name.startswith(_OF_THE_PODS)
 
 
-def _of_the_owner(entries: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in entries.items() if _is_kueue(name)}
-
-
-def _without_kueue(entries: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in entries.items() if not _is_kueue(name)}
+def _split(entries: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return those that Kueue reads at the owner, and those of the pods."""
+    of_owner = {name: value for name, value in entries.items() if _is_kueue(name)}
+    return of_owner, {name: value for name, value in entries.items() if name not in of_owner}
 
 
 # -- spec ----------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def _check_pod(pod: Document, where: str, container: str, grace: int) -> None:
         if key in _OURS:
             raise UsageError(f"{where}: allranks sets {key}, as {_OURS[key]}. Leave it out")
         if key in _OF_A_JOB and key not in POD_FIELDS:
-            raise UsageError(f"{where}: {key} is a field of a Job, not of a Pod. Leave it out{_instead(key)}")
+            raise UsageError(f"{where}: {key} is a field of a Job, not of a Pod. Leave it out{_INSTEAD.get(key, '')}")
         if key not in POD_FIELDS:
             raise UsageError(f"{where}: a Pod has no field {key}{_meant(key, POD_FIELDS)}")
     if pod.get("restartPolicy", "Never") != "Never":
@@ -155,13 +155,6 @@ def _check_pod(pod: Document, where: str, container: str, grace: int) -> None:
             "while they save. Set more, or a shorter --stop-grace"
         )
     _check_containers(pod.get("containers"), where, container)
-
-
-def _instead(key: str) -> str:
-    options = {"backoffLimit": "--retries", "completions": "--nodes", "parallelism": "--nodes"}
-    if key not in options:
-        return ""
-    return f" and use {options[key]}"
 
 
 def _check_containers(containers: object, where: str, container: str) -> None:
@@ -183,13 +176,6 @@ def _check_containers(containers: object, where: str, container: str) -> None:
                 raise UsageError(f"{where}, {container}: a container has no field {key}{_meant(key, CONTAINER_FIELDS)}")
 
 
-def _with_dns(pod: Document) -> Document:
-    """Set dnsPolicy on the host's network: the host's name server knows no pod."""
-    if pod.get("hostNetwork") and "dnsPolicy" not in pod:
-        return {**pod, "dnsPolicy": "ClusterFirstWithHostNet"}
-    return dict(pod)
-
-
 def _map(document: Document, key: str, where: str) -> Document:
     value = document.get(key)
     if value is None:
@@ -201,6 +187,4 @@ def _map(document: Document, key: str, where: str) -> Document:
 
 def _meant(word: str, fields: frozenset[str]) -> str:
     near = difflib.get_close_matches(word, sorted(fields), 1)
-    if not near:
-        return ""
-    return f". Is {near[0]} meant?"
+    return f". Is {near[0]} meant?" if near else ""

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
-from allranks.settings.secrets import is_secret_name
 
 from ..joining import join_words, unforced_variables
+from . import pod_spec
 from .pod_spec import ARCHIVE, rendered_name
 from .request import Rendered, RenderRequest
 from .yamltext import Document, yaml_text
@@ -65,24 +65,19 @@ def sky_task(
 
 def hidden_names(spec: RunSpec, variables: Mapping[str, str]) -> list[str]:
     """List what --secret NAME gives at launch and no file holds (a null under `secrets:` means another store)."""
-    return sorted({*spec.launch.forward, *(n for n in {**variables, **spec.launch.env} if is_secret_name(n)), SECRET})
+    return sorted([*pod_spec.hidden_names(spec, variables), SECRET])
 
 
 def run_script(spec: RunSpec, name: str, stream: bool = False) -> str:
     """Write the task's `run:` part, the same on every machine."""
     python = spec.launch.agent_python or "python3"
+    change = f"cd {shlex.quote(spec.launch.workdir)}\n" if spec.launch.workdir and not spec.launch.sync else ""
     words = ["--port", str(spec.target.join_port), *(["--json"] if stream else []), *join_words(spec, name)]
     return (
         "# The same on every machine. The rank, the number of nodes and GPUs come from SKYPILOT_*\n"
-        f"{_change(spec)}exec {shlex.quote(python)} {REMOTE} join --master-addr {_MASTER} \\\n"
+        f"{change}exec {shlex.quote(python)} {REMOTE} join --master-addr {_MASTER} \\\n"
         f"  {shlex.join(words)}\n"
     )
-
-
-def _change(spec: RunSpec) -> str:
-    if spec.launch.workdir and not spec.launch.sync:
-        return f"cd {shlex.quote(spec.launch.workdir)}\n"
-    return ""
 
 
 def _resources(spec: RunSpec) -> Document:
