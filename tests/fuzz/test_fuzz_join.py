@@ -23,7 +23,7 @@ from tests.hosts.waiting import BOUND
 
 from allranks.agent.dial import Dialler, DialOutcome, DialTerms, Relay, Rules, Tries
 from allranks.agent.tls import Encryption
-from allranks.engines.calls import ChannelServer
+from allranks.engines.calls import serve_channels
 from allranks.engines.dialled import Listener, Refuse, Seat, own_encryption
 from allranks.protocol.codec import encode
 from allranks.protocol.controls import HelloControl
@@ -223,7 +223,7 @@ def test_whatever_a_process_of_this_machine_asks_for_the_coordinator_goes_on(cam
     listener = Listener(2, SECRET, admit, lambda text: None)
     port = listener.start(["127.0.0.1"], 0)
     name = socket_name(f"fuzz-{port}")
-    listener.serve(ChannelServer(listener, {"h2": 1}).start(name))
+    listener.serve(serve_channels(listener, {"h2": 1}, name))
 
     def asked(data: bytes, seconds: float = 0.5) -> bytes:
         with socket.socket(socket.AF_UNIX) as sock:

@@ -81,7 +81,7 @@ def make_request(resolved: Resolved, what: str) -> RenderRequest:
     if RENDERERS[what].joins:
         return RenderRequest(spec, Plan(()), os.getcwd(), read_texts(spec), archive=zipapp.build(), forwarded=variables)
     cluster = render_cluster(resolved, what)
-    needed = RENDERERS[what].ranks and ranks_asked_for(spec) is None
+    needed = RENDERERS[what].hosts and ranks_asked_for(spec) is None
     unknown = [n.name for n in cluster.nodes if needed and spec.launch.nproc is None and n.slots is None]
     if unknown:
         raise UsageError(f"{unknown[0]}: how many ranks? `render` does not look at the nodes. Set --nproc, or slots=K")

@@ -41,9 +41,8 @@ def check_host(text: str) -> str:
     if len(text) > MAX_HOST:
         raise UsageError(f"{show(text)}: a host name of {len(text)} characters. {MAX_HOST} are the most")
     if not _HOST.fullmatch(text):
-        raise UsageError(
-            f"{show(text)}: {_strange(text)} cannot be in a host name. Letters, digits, '.', '_' and '-' can"
-        )
+        odd = next((c for c in text if not _HOST_CHARACTERS.match(c)), text[0])  # else its place alone is wrong
+        raise UsageError(f"{show(text)}: {odd!r} cannot be in a host name. Letters, digits, '.', '_' and '-' can")
     if _NUMERIC.fullmatch(text) and not is_address(text):
         raise UsageError(f"{show(text)} is not a host: a number alone is neither a name nor an IPv4 address")
     return text
@@ -84,14 +83,7 @@ def host_key(host: str) -> str:
 
 def bracketed(host: str) -> str:
     """Return a host as it stands before `:port`: an IPv6 address in brackets."""
-    if ":" in host:
-        return f"[{host}]"
-    return host
-
-
-def _strange(text: str) -> str:
-    """Quote the first character that no host name has; the first one where only its place is wrong."""
-    return repr(next((c for c in text if not _HOST_CHARACTERS.match(c)), text[0]))
+    return f"[{host}]" if ":" in host else host
 
 
 def is_address(name: str) -> bool:

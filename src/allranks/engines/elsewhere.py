@@ -162,7 +162,11 @@ class LaunchElsewhere:
         self._node = node
         self._archive: Archive | None = None  # of --sync
         self._cluster_here = cluster
-        self._cluster = _seen_from(cluster, node)
+
+        def seen_there(nodes: Sequence[Node]) -> tuple[Node, ...]:
+            return tuple(replace(one, is_local=one.index == node.index) for one in nodes)
+
+        self._cluster = replace(cluster, nodes=seen_there(cluster.nodes), spares=seen_there(cluster.spares))
 
     def describe(self, as_json: bool) -> str:
         """Return what the controller there would do. Raise UsageError as `ControlledLaunch.describe` does."""
@@ -250,15 +254,11 @@ class LaunchElsewhere:
     def _workdir(self) -> str:
         return self._spec.launch.workdir or os.getcwd()
 
-    @property
-    def _enter(self) -> str:
-        """Return the command that goes to the working directory there; with --sync that may lack it."""
-        home = " 2>/dev/null || cd" if self._spec.launch.sync else ""
-        return f"cd -- {shlex.quote(self._workdir)}{home}"
-
     def _made(self, program: Program, quiet: bool, as_json: bool) -> dict[str, str]:
         """Return the values of MAKE."""
         spec = self._spec
+        or_home = " 2>/dev/null || cd" if spec.launch.sync else ""  # with --sync that machine may lack it
+        enter = f"cd -- {shlex.quote(self._workdir)}{or_home}"
         words = [*program, "run", "--config=/dev/null", f"--controller={HERE}"]
         words += ["--quiet"] if quiet else []
         words += ["--json"] if as_json else []
@@ -272,7 +272,7 @@ class LaunchElsewhere:
         script = [
             'rm -f -- "$0"',
             "d=${0%/*}",
-            f"{self._enter} || exit",
+            f"{enter} || exit",
             *variables,
             *tree,
             'export ALLRANKS_RUN_DIR="$d"',
@@ -288,7 +288,7 @@ class LaunchElsewhere:
             "roles": as_toml(roles) if roles else "",
             "script": "\n".join(script) + "\n",
         }
-        return {"enter": self._enter, **{name: shlex.quote(text) for name, text in values.items()}}
+        return {"enter": enter, **{name: shlex.quote(text) for name, text in values.items()}}
 
     def _variables(self) -> Mapping[str, str]:
         """Return what the controller there needs of our environment: what ranks get, and where our interpreter is."""
@@ -307,15 +307,6 @@ class LaunchElsewhere:
             **unforced_variables(spec),
             **secret_values(spec),
         }
-
-
-def _seen_from(cluster: Cluster, node: Node) -> Cluster:
-    """Return the cluster as that node sees it: it is its own machine, and this one is another."""
-    nodes, spares = (
-        tuple(replace(one, is_local=one.index == node.index) for one in part)
-        for part in (cluster.nodes, cluster.spares)
-    )
-    return replace(cluster, nodes=nodes, spares=spares)
 
 
 def _hosts_there(spec: RunSpec) -> tuple[str, str]:

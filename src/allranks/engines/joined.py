@@ -239,15 +239,9 @@ class Meeting:
         )
         if refusals:
             remedy = f"set the same ALLRANKS_JOIN_SECRET on all nodes, as a connection was refused. Else {remedy}"
-        return Finding(
-            "rendezvous-timeout",
-            "fail",
-            f"node {self._listed(missing)} never joined within {waited}. {len(here)} of {self._count} were here: "
-            f"{', '.join(here[r] for r in sorted(here))}",
-            remedy,
-            where,
-            refusals,
-        )
+        were_here = f"{len(here)} of {self._count} were here: {', '.join(here[r] for r in sorted(here))}"
+        message = f"node {self._listed(missing)} never joined within {waited}. {were_here}"
+        return Finding("rendezvous-timeout", "fail", message, remedy, where, refusals)
 
     def _cluster(self) -> Cluster:
         names = unique_names(self._known())

@@ -78,9 +78,7 @@ def end(spec: RunSpec, cluster: Cluster, chosen: Processes, answers: Answers) ->
 def name_unended(left: Processes) -> str:
     """Say which processes could not be ended; empty where none is left."""
     named = [f"{node} pid {p.pid} ({p.command})" for node, processes in left.items() for p in processes]
-    if not named:
-        return ""
-    return f"could not end: {', '.join(named)}"
+    return f"could not end: {', '.join(named)}" if named else ""
 
 
 def end_dead_runs(spec: RunSpec, cluster: Cluster) -> None:

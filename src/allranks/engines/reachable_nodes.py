@@ -51,16 +51,11 @@ def _without_suspects(spec: RunSpec, spares: int) -> Cluster:
     """
     listed = find_nodes(spec, max(1, spares))  # all of them: --nodes takes the first of the new order
     reasons = suspects(remembered(read_ledger(ledger_file(os.environ)), time.time()))
-    ordered = suspects_last(listed, reasons)
+    in_order = sorted(listed.nodes, key=lambda node: _reason(node, reasons) is not None)
+    nodes = tuple(dataclasses.replace(node, index=index) for index, node in enumerate(in_order))
+    ordered = dataclasses.replace(listed, nodes=nodes)
     chosen = set_aside(ordered, spares, spec.target.nodes, spec.launch.nproc, spec.target.min_nodes)
     return dataclasses.replace(chosen, avoided=tuple(_avoided(listed, chosen, reasons)))
-
-
-def suspects_last(cluster: Cluster, reasons: Mapping[str, str]) -> Cluster:
-    """Put the nodes whose name or host has a reason at the end; the others keep their order. Indexes follow it."""
-    in_order = sorted(cluster.nodes, key=lambda node: _reason(node, reasons) is not None)
-    nodes = tuple(dataclasses.replace(node, index=index) for index, node in enumerate(in_order))
-    return dataclasses.replace(cluster, nodes=nodes)
 
 
 def _reason(node: Node, reasons: Mapping[str, str]) -> str | None:
@@ -132,9 +127,7 @@ def _no_hostfile(path: Path) -> str:
     except OSError:
         return message
     meant = beside.get(suggestion(path.stem, beside))
-    if meant is None:
-        return message
-    return f"{message}\nhint: --hosts {shlex.quote(str(path.with_name(meant)))}"
+    return f"{message}\nhint: --hosts {shlex.quote(str(path.with_name(meant)))}" if meant else message
 
 
 def read_hostfile(path: Path) -> str:
@@ -189,10 +182,7 @@ def expand_groups(hosts: str, environ: Mapping[str, str]) -> str:
     Raises UsageError where ClusterShell or its configuration is missing, or a group is unknown or empty."""
     items: list[str] = []
     for item in split_list(hosts):
-        if item.startswith("@"):
-            items += _hosts_of(item, environ)
-        else:
-            items.append(item)
+        items += _hosts_of(item, environ) if item.startswith("@") else [item]
     return ",".join(items)
 
 

@@ -69,14 +69,8 @@ def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Findin
             return _finding(node, cause, _USER.sub("", line_that_tells), tuple(lines[-3:]), have_key)
     if code == 127 or "not found" in last_line or "No such file" in last_line:
         message = f"the login shell of {node.name} could not start /bin/sh: {last_line}"
-        return Finding(
-            "remote-path-missing",
-            "fail",
-            message,
-            "check the account's login shell on the node",
-            Where(node=node.name),
-            tuple(lines[-3:]),
-        )
+        remedy = "check the account's login shell on the node"
+        return Finding("remote-path-missing", "fail", message, remedy, Where(node=node.name), tuple(lines[-3:]))
     message = with_reason(f"{node.name}: ssh {how_ended(code)} before the node answered", last_line)
     remedy = f"try it by hand: ssh -T -o BatchMode=yes {shlex.quote(destination(node))} true"
     return Finding("ssh-unreachable", "fail", message, remedy, Where(node=node.name), tuple(lines[-3:]))

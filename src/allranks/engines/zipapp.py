@@ -95,14 +95,10 @@ def packed_files() -> dict[str, bytes]:
     for path in CLICK.glob("*.py"):
         if path.name not in CLICK_UNUSED:
             contents[f"click/{path.name}"] = path.read_bytes()
-    return contents | _click_metadata()
-
-
-def _click_metadata() -> dict[str, bytes]:
-    """Return Click's metadata and its licence, which asks to go wherever Click goes."""
-    files = distribution("click").files or ()
-    kept = [file for file in files if file.name == "METADATA" or file.name.startswith("LICENSE")]
-    return {file.as_posix(): file.read_binary() for file in kept}
+    for file in distribution("click").files or ():
+        if file.name == "METADATA" or file.name.startswith("LICENSE"):  # which asks to go wherever Click goes
+            contents[file.as_posix()] = file.read_binary()
+    return contents
 
 
 def main() -> None:

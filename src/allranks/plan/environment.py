@@ -222,12 +222,6 @@ def _contract(launch: NodeLaunch, process: PlannedProcess) -> dict[str, str]:
     return {k: str(v) for k, v in contract.items() if k not in WEAK or k not in place.forwarded}
 
 
-def binds_nothing(spec: RunSpec) -> bool:
-    """Whether nothing is known of the ranks' processes."""
-    launcher = spec.launch.launcher
-    return launcher in (RAY, DRIVER) or is_one_process(launcher, spec.launch.command)
-
-
 def _names_of_allranks(launch: NodeLaunch) -> dict[str, str]:
     spec = launch.spec
     place = launch.place
@@ -239,7 +233,9 @@ def _names_of_allranks(launch: NodeLaunch) -> dict[str, str]:
         names.REPORT_SOCKET: place.files.reports,
         names.ATTEMPT: str(number),
     }
-    if spec.launch.bind != "none" and not binds_nothing(spec):
+    launcher = spec.launch.launcher
+    has_own_processes = launcher in (RAY, DRIVER) or is_one_process(launcher, spec.launch.command)
+    if spec.launch.bind != "none" and not has_own_processes:
         ours[names.BIND] = spec.launch.bind
     if place.role:
         ours[names.ROLE] = place.role

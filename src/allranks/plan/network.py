@@ -133,13 +133,9 @@ def _result_of(results: Sequence[AddressProbe], address: str) -> AddressProbe:
 def no_address(spec: RunSpec, master: str) -> Finding:
     """Find that the master has no address to offer."""
     inside = f" in --network {spec.rendezvous.network}" if spec.rendezvous.network else ""
-    return Finding(
-        "no-interface",
-        "fail",
-        f"{master} has no address{inside} that other nodes could use",
-        f"show its addresses with `ssh {master} ip -br addr` and choose with --network CIDR",
-        Where(node=master),
-    )
+    message = f"{master} has no address{inside} that other nodes could use"
+    remedy = f"show its addresses with `ssh {master} ip -br addr` and choose with --network CIDR"
+    return Finding("no-interface", "fail", message, remedy, Where(node=master))
 
 
 def target_words(spec: RunSpec) -> str:
@@ -158,19 +154,15 @@ def port_taken(master: str, failure: PortFailure, target: str) -> Finding:
     """
     port = failure.port or 0
     owner = failure.owner or PortOwner()
+    where = Where(node=master, port=port)
+    if failure.errno != "EADDRINUSE":
+        message = f"{master} could not open port {port}: {failure.text}"
+        return Finding("unknown", "fail", message, "try another --master-port", where)
     held = ""
     if owner.pid:
         held = f" by pid {owner.pid} ({owner.command or '?'}, user {owner.user or '?'})"
     elif any(owner):
         held = " by a process that is not visible to you"
-    if failure.errno != "EADDRINUSE":
-        return Finding(
-            "unknown",
-            "fail",
-            f"{master} could not open port {port}: {failure.text}",
-            "try another --master-port",
-            Where(node=master, port=port),
-        )
     remedy = "use --master-port 0 for a free one"
     run = re.sub(r"-[0-9a-f]{6}$", "", owner.run or "")  # gang/session.py: a uid is a name and six digits
     if run and owner.run_lives:
@@ -182,13 +174,8 @@ def port_taken(master: str, failure: PortFailure, target: str) -> Finding:
     elif owner.pid:
         clean = f"allranks clean --foreign --master-port {port} {target}"
         remedy += f", or end that process, if it is yours: {clean}"
-    return Finding(
-        "port-in-use",
-        "fail",
-        f"port {port} on {master} is held{held or ' by another program'}",
-        remedy,
-        Where(node=master, port=port),
-    )
+    message = f"port {port} on {master} is held{held or ' by another program'}"
+    return Finding("port-in-use", "fail", message, remedy, where)
 
 
 def _once(findings: Sequence[Finding]) -> list[Finding]:
@@ -208,15 +195,8 @@ def _mixed_families(choices: Mapping[str, InterfaceChoice], facts: Mapping[str, 
         return []
     family, odd = min(families.items(), key=lambda entry: len(entry[1]))
     message = f"Gloo will use IPv{family} on {', '.join(odd)} and IPv{10 - family} on the other nodes"
-    return [
-        Finding(
-            "ipv6-problem",
-            "warn",
-            message,
-            "give every node's interface an IPv4 address, or choose another with --network",
-            Where(node=odd[0]),
-        )
-    ]
+    remedy = "give every node's interface an IPv4 address, or choose another with --network"
+    return [Finding("ipv6-problem", "warn", message, remedy, Where(node=odd[0]))]
 
 
 class _Check:

@@ -233,24 +233,14 @@ class PodsFollower(RemoteRun):
             return reasons[0]
         pod = self._first() or next(iter(self.pods), None)
         if pod is None:
-            return Finding(
-                "unknown",
-                "fail",
-                f"the pods of {self.name} were removed before they gave a result",
-                "see who removed them: kubectl get events --sort-by=.lastTimestamp",
-                check="kubernetes",
-            )
+            message = f"the pods of {self.name} were removed before they gave a result"
+            remedy = "see who removed them: kubectl get events --sort-by=.lastTimestamp"
+            return Finding("unknown", "fail", message, remedy, check="kubernetes")
         words = tuple(self.replay.last_words[-5:]) or self.kubectl.last_words(pod.name)
         code = f"exit code {pod.exit_code}" if pod.exit_code is not None else pod.phase.lower()
-        return Finding(
-            "unknown",
-            "fail",
-            f"{pod.host} ended ({code}) without a result",
-            f"kubectl logs {pod.name}",
-            where=Where(node=pod.host),
-            evidence=words,
-            check="kubernetes",
-        )
+        message = f"{pod.host} ended ({code}) without a result"
+        where = Where(node=pod.host)
+        return Finding("unknown", "fail", message, f"kubectl logs {pod.name}", where, words, check="kubernetes")
 
     def _concluded(self, finding: Finding | None) -> ResultDocument:
         verdict = verdict_on(finding, 0.95)

@@ -62,11 +62,6 @@ class Step:
         self._on_end: Callable[[], None] = lambda: None
 
     @property
-    def started(self) -> bool:
-        """Whether srun has been called."""
-        return self.srun is not None
-
-    @property
     def ended(self) -> bool:
         """srun has started and ended."""
         return self.srun is not None and self.srun.poll() is not None
@@ -192,7 +187,7 @@ class StepTransport(DialledTransport):
         """Return the node's connection; None as soon as srun says that it will not come."""
         assert isinstance(header, AgentHeader), "the nodes of a step are not swept"
         step = self._steps[node.name]
-        if not step.started:
+        if step.srun is None:
             step.start(header)
         deadline = time.monotonic() + seconds
         while True:
@@ -223,15 +218,13 @@ class StepTransport(DialledTransport):
             last_line = lines[-1] if lines else "it said nothing"
             text = f"{node.name} did not answer before srun ended: {last_line[:300]}"
             return Finding("slurm-config", "fail", text, "see srun.log in the run directory", place, lines[-3:])
-        return Finding(
-            "master-unreachable",
-            "fail",
+        text = (
             f"{node.name}: its task in Slurm's step did not dial back within {seconds:g} s. It hangs in a prolog, or a "
-            f"firewall drops its way to {socket.gethostname()}",
-            f"try: srun --overlap --nodelist={node.name} --nodes=1 hostname\na slow start needs a longer "
-            f"--connect-timeout",
-            place,
+            f"firewall drops its way to {socket.gethostname()}"
         )
+        by_hand = f"try: srun --overlap --nodelist={node.name} --nodes=1 hostname"
+        remedy = f"{by_hand}\na slow start needs a longer --connect-timeout"
+        return Finding("master-unreachable", "fail", text, remedy, place)
 
 
 def _admit(seats: dict[int, Seat], hello: HelloControl, address: str) -> int:

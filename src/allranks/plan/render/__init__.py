@@ -20,12 +20,11 @@ from .torchrun import torchrun
 
 @dataclass(frozen=True)
 class Renderer:
-    """`hosts`: it needs names and addresses of nodes, not just their number; `ranks`: it needs the number of ranks of
-    each; `joins`: it ships allranks itself, for `allranks join`; `roles`: it knows runs of several programs."""
+    """`hosts`: it needs names, addresses and ranks of nodes, not just their number; `joins`: it ships allranks itself,
+    for `allranks join`; `roles`: it knows runs of several programs."""
 
     render: Callable[[RenderRequest], Rendered]
     hosts: bool = True
-    ranks: bool = True
     joins: bool = False
     roles: bool = False
 
@@ -34,9 +33,9 @@ RENDERERS = {
     "torchrun": Renderer(torchrun),
     "accelerate": Renderer(accelerate),
     "deepspeed": Renderer(deepspeed),
-    "slurm": Renderer(slurm, hosts=False, ranks=False, roles=True),
-    "kubernetes": Renderer(kubernetes, hosts=False, ranks=False, joins=True, roles=True),
-    "skypilot": Renderer(skypilot, hosts=False, ranks=False, joins=True),
+    "slurm": Renderer(slurm, hosts=False, roles=True),
+    "kubernetes": Renderer(kubernetes, hosts=False, joins=True, roles=True),
+    "skypilot": Renderer(skypilot, hosts=False, joins=True),
 }
 
 __all__ = ["RENDERERS", "RenderRequest", "Rendered", "Renderer"]
