@@ -72,11 +72,8 @@ class Asked(threading.Thread):
 
 @pytest.fixture
 def coordinator() -> Iterator[Coordinator]:
-    made = Coordinator()
-    yield made
-    for sock in made.sockets:
-        sock.close()
-    made.listener.finish(0, "over")
+    with Coordinator() as made:
+        yield made
 
 
 @pytest.mark.parametrize("header", [HEADER, FetchHeader("/data")], ids=["command", "fetch"])

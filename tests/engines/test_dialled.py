@@ -67,6 +67,14 @@ class Meeting:
         sock.sendall(records.pack(b"C" + json.dumps({"type": "hello", "rank": rank, **hello}).encode()))
         return sock, records
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *why):
+        for sock in self.sockets:
+            sock.close()
+        self.listener.finish(0, "over")
+
     def until(self, condition):
         end = time.monotonic() + BOUND
         while not condition():
@@ -76,11 +84,8 @@ class Meeting:
 
 @pytest.fixture
 def meeting():
-    made = Meeting()
-    yield made
-    for sock in made.sockets:
-        sock.close()
-    made.listener.finish(0, "over")
+    with Meeting() as made:
+        yield made
 
 
 def read(sock, records, count=1):
@@ -215,18 +220,13 @@ def test_strangers_neither_start_nor_stop_anything(meeting):
 @pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1"], ids=["another-address", "the-nodes-own-address"])
 def test_idle_sockets_of_one_peer_keep_no_honest_node_out(source):
     """300 connections that say nothing, and 50 nodes that join meanwhile."""
-    meeting = Meeting(51)
-    try:
+    with Meeting(51) as meeting:
         idle = [meeting.connect(source) for _ in range(300)]
         nodes = [meeting.join(rank) for rank in range(1, 51)]
         meeting.until(lambda: meeting.listener.missing() == [])
         kept = [sock for sock in idle if not ended(sock)]
         assert 0 < len(kept) <= 64 and kept == idle[-len(kept) :], "the oldest go first"
         assert len(nodes) == 50
-    finally:
-        for sock in meeting.sockets:
-            sock.close()
-        meeting.listener.finish(0, "over")
 
 
 def ended(sock):

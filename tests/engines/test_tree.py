@@ -109,15 +109,13 @@ def test_what_is_tracked_travels_although_it_is_ignored(repo: Path) -> None:
     assert "kept.log" in names(repo) and "other.log" not in names(repo)
 
 
-def test_a_deleted_file_that_git_still_has(repo: Path) -> None:
-    (repo / "lib/model.py").unlink()
-    assert names(repo) == ["train.py"]
-
-
-def test_a_tracked_directory_that_became_a_link(repo: Path) -> None:
+def test_what_git_has_and_the_tree_no_longer(repo: Path) -> None:
+    """A tracked directory became a link, then a tracked file was deleted."""
     (repo / "lib").rename(repo / "other")
     (repo / "lib").symlink_to("other")
     assert names(repo) == ["lib", "other/model.py", "train.py"]
+    (repo / "train.py").unlink()
+    assert names(repo) == ["lib", "other/model.py"]
 
 
 def test_byte_code_is_left_out_even_if_tracked(repo: Path) -> None:
@@ -138,13 +136,19 @@ def test_a_conflict_lists_its_file_once(repo: Path) -> None:
     assert names(repo) == ["lib/model.py", "train.py"]
 
 
-def test_submodules_and_repositories_inside(repo: Path, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    git(source, "init", "-q")
-    write(source, "sub.py")
-    git(source, "add", ".")
-    git(source, "commit", "-qm", "sub")
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A repository that another one may have as a submodule."""
+    place = tmp_path / "source"
+    place.mkdir()
+    git(place, "init", "-q")
+    write(place, "sub.py")
+    git(place, "add", ".")
+    git(place, "commit", "-qm", "sub")
+    return place
+
+
+def test_submodules_and_repositories_inside(repo: Path, source: Path) -> None:
     git(repo, "submodule", "add", "-q", str(source), "vendored/sub")
     write(repo, "vendored/sub/uncommitted.py", "vendored/sub/ignored.me")
     (repo / "vendored/sub/.gitignore").write_text("*.me\n")
@@ -158,13 +162,7 @@ def test_submodules_and_repositories_inside(repo: Path, tmp_path: Path) -> None:
     assert not any(".git" in name.split("/")[:-1] for name in found), found
 
 
-def test_a_submodule_that_was_not_checked_out(repo: Path, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    git(source, "init", "-q")
-    write(source, "sub.py")
-    git(source, "add", ".")
-    git(source, "commit", "-qm", "sub")
+def test_a_submodule_that_was_not_checked_out(repo: Path, source: Path) -> None:
     git(repo, "submodule", "add", "-q", str(source), "sub")
     git(repo, "submodule", "--quiet", "deinit", "--force", "sub")
     assert names(repo) == [".gitmodules", "lib/model.py", "train.py"]
@@ -324,28 +322,28 @@ def test_the_position_through_a_link(repo: Path, tmp_path: Path) -> None:
     assert (tree.root, tree.below) == (str(repo), "lib")
 
 
-@pytest.mark.parametrize("workdir", ["lib", "./lib/../lib", "{root}/lib"])
-def test_workdir_inside_the_tree(repo: Path, workdir: str) -> None:
+@pytest.mark.parametrize(
+    ("position", "workdir", "below"),
+    [("", "lib", "lib"), ("", "./lib/../lib", "lib"), ("", "{root}/lib", "lib"), ("lib", "..", "")],
+)
+def test_workdir_inside_the_tree(repo: Path, position: str, workdir: str, below: str) -> None:
     spec = RunSpec.of(command=("hostname",), workdir=workdir.format(root=repo))
-    assert list_tree(spec, str(repo)).tree.below == "lib"
+    assert list_tree(spec, str(repo / position)).tree.below == below
 
 
-def test_workdir_above_the_position(repo: Path) -> None:
-    assert list_tree(RunSpec.of(command=("train.py",), workdir=".."), str(repo / "lib")).tree.below == ""
+OUTSIDE = "--workdir {workdir} is outside of the tree that --sync ships ({repo})"
+NO_DIRECTORY = "--workdir {workdir}: {repo}/{workdir} is not a directory"
 
 
-@pytest.mark.parametrize("workdir", ["..", "/", "out"])
-def test_workdir_outside_of_the_tree(repo: Path, workdir: str) -> None:
+@pytest.mark.parametrize(
+    ("workdir", "says"),
+    [("..", OUTSIDE), ("/", OUTSIDE), ("out", OUTSIDE), ("lbi", NO_DIRECTORY), ("train.py", NO_DIRECTORY)],
+)
+def test_workdir_that_the_tree_does_not_have(repo: Path, workdir: str, says: str) -> None:
     (repo / "out").symlink_to("/tmp")
     (repo / ".gitignore").write_text("out\n")
     said = refused(repo, RunSpec.of(command=("train.py",), workdir=workdir))
-    assert f"--workdir {workdir} is outside of the tree that --sync ships ({repo})" in said
-
-
-@pytest.mark.parametrize("workdir", ["lbi", "train.py"])
-def test_workdir_that_is_no_directory(repo: Path, workdir: str) -> None:
-    said = refused(repo, RunSpec.of(command=("train.py",), workdir=workdir))
-    assert f"--workdir {workdir}: {repo}/{workdir} is not a directory" in said
+    assert says.format(workdir=workdir, repo=repo) in said
 
 
 @pytest.mark.parametrize("words", [("{root}/train.py",), ("python", "-u", "{root}/train.py"), ("{link}/train.py",)])

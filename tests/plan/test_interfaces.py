@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.plan.test_network import interface
 
 from allranks.findings import unset
 from allranks.plan.interfaces import (
@@ -22,20 +23,6 @@ def choose(
     name: str, facts: NodeFacts, proof: InterfaceProof, pin: bool = True, of_run: Any = (), forwarded: Any = ()
 ) -> InterfaceChoice:
     return choose_interfaces(name, facts, proof, pin, partial(unset, of_run=of_run, forwarded=forwarded))
-
-
-def interface(name: str, *addresses: str, running: bool = True) -> dict[str, Any]:
-    """`addr/prefix`; a third part is a label."""
-    items = []
-    for text in addresses:
-        address, prefix, *label = text.split("/")
-        link = "link" if address.startswith(("fe80", "169.254")) else "global"
-        item = {
-            "address": address, "prefix": int(prefix), "family": 6 if ":" in address else 4,
-            "scope": "host" if name == "lo" else link,
-        }  # fmt: skip
-        items.append({**item, "label": label[0]} if label else item)
-    return {"name": name, "up": True, "running": running, "loopback": name == "lo", "addresses": items}
 
 
 LO = interface("lo", "127.0.0.1/8", "::1/128")

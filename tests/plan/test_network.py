@@ -16,11 +16,13 @@ PORT = 29500
 
 
 def interface(name: str, *addresses: str, **parts: Any) -> dict[str, Any]:
-    items = []
+    """`addr/prefix`; a third part is a label."""
+    items: list[dict[str, Any]] = []
     for text in addresses:
-        address, prefix = text.split("/")
+        address, prefix, *label = text.split("/")
         scope = "host" if name == "lo" else "link" if address.startswith(("fe80", "169.254")) else "global"
         items.append({"address": address, "prefix": int(prefix), "family": 6 if ":" in address else 4, "scope": scope})
+        items[-1] |= {"label": label[0]} if label else {}
     return {"name": name, "up": True, "running": True, "loopback": name == "lo", "addresses": items, **parts}
 
 
@@ -286,33 +288,31 @@ def test_the_address_most_nodes_reach_is_the_one_explained() -> None:
     assert finding.evidence[0].startswith("10.0.0.1: reached in")
 
 
-def test_a_name_that_one_node_does_not_know() -> None:
-    facts, _ = cluster()
-    probes = {"h0": [ok("train0", "10.0.0.1")], "h1": [ok("train0", "10.0.0.2")],
-              "h2": [bad("train0", "resolution", "Name or service not known", 0.0)]}  # fmt: skip
-    (finding,) = choose(facts, probes, master_addr="train0").findings
-    assert finding.id == "name-resolution"
-    assert finding.message == "h2 cannot resolve --master-addr train0: Name or service not known"
+REFUSED = ("refused", "Connection refused", 0.0)
+TAKEN = "10.0.0.2 is not an address of h0, the first host of the list (it has 10.0.0.1"
 
 
-def test_a_master_addr_that_is_loopback() -> None:
+@pytest.mark.parametrize(
+    ("address", "of_master", "of_other", "cause", "says"),
+    [
+        ("train0", ok("train0", "10.0.0.1"), bad("train0", "resolution", "Name or service not known", 0.0),
+         "name-resolution", "h1 cannot resolve --master-addr train0: Name or service not known"),
+        ("127.0.0.1", ok("127.0.0.1", "127.0.0.1"), bad("127.0.0.1", *REFUSED),
+         "wrong-interface", "every node's own loopback"),
+        ("10.0.0.2", bad("10.0.0.2", *REFUSED), bad("10.0.0.2", *REFUSED), "wrong-interface", TAKEN),
+    ],
+    ids=["a name that one node does not know", "loopback", "an address of another machine"],
+)  # fmt: skip
+def test_a_master_addr_that_is_wrong(address: str, of_master: Any, of_other: Any, cause: str, says: str) -> None:
     facts, _ = cluster(2)
-    probes = {"h0": [ok("127.0.0.1", "127.0.0.1")], "h1": [bad("127.0.0.1", "refused", "Connection refused", 0.0)]}
-    (finding,) = choose(facts, probes, master_addr="127.0.0.1").findings
-    assert finding.id == "wrong-interface" and "every node's own loopback" in finding.message
-
-
-def test_a_master_addr_of_another_machine() -> None:
-    facts, _ = cluster(2)
-    probes = {n: [bad("10.0.0.2", "refused", "Connection refused", 0.0)] for n in facts}
-    first = choose(facts, probes, master_addr="10.0.0.2").findings[0]
-    assert (first.id, first.where.node) == ("wrong-interface", "h0")
-    assert "10.0.0.2 is not an address of h0, the first host of the list (it has 10.0.0.1" in first.message
+    first = choose(facts, {"h0": [of_master], "h1": [of_other]}, master_addr=address).findings[0]
+    assert (first.id, first.where.node) == (cause, "h0" if says == TAKEN else "h1")
+    assert says in first.message
 
 
 def test_the_same_bridge_address_everywhere() -> None:
     facts = {f"h{i}": node(i, interface("docker0", "172.17.0.1/16")) for i in range(2)}
-    probes = {"h0": [ok("172.17.0.1", "172.17.0.1")], "h1": [bad("172.17.0.1", "refused", "Connection refused", 0.0)]}
+    probes = {"h0": [ok("172.17.0.1", "172.17.0.1")], "h1": [bad("172.17.0.1", *REFUSED)]}
     (finding,) = choose(facts, probes).findings
     assert finding.message == "172.17.0.1 is not only h0's: h1 has the same address on docker0"
 
