@@ -16,7 +16,7 @@ from ..metric_rows import Cell, Measurement
 from .blame import NODE_SHARE, Culprit, explain, nodes_of
 from .norms import FEW_NODES, CellState, Floors, Norms, Symptom, norms, states, symptoms
 from .schedule import Pair
-from .wording import SentenceFacts, finding, passed_again, unconfirmed
+from .wording import Pass, finding, passed_again
 
 # Re-tests of a suspect pair. Its state is their median, so three of five must be bad: of a clean link one sample
 # in a hundred is (an outlier of 2x on top of jitter), three of five one in 100 000.
@@ -38,15 +38,6 @@ class Judgement:
     remarks: list[str]
     norms: Norms
     cells: Mapping[Cell, CellState]
-
-
-@dataclass(frozen=True)
-class Pass:
-    """All cells, what is bad about them (no symptom: dead), the culprits."""
-
-    cells: Mapping[Cell, CellState]
-    bad: Mapping[Cell, Sequence[Symptom]]
-    culprits: Sequence[Culprit]
 
 
 def _bad_cells(cells: Mapping[Cell, CellState], usual: Norms, floors: Floors) -> dict[Cell, list[Symptom]]:
@@ -127,11 +118,12 @@ def judge(
     confirmed = []
     suspected = []
     for culprit in both.culprits:
-        facts = _facts(culprit, both, usual, addresses)
+        plain = finding(culprit, both, usual, addresses)
         if _is_confirmed(culprit, retested):
-            confirmed.append(finding(facts))
+            confirmed.append(plain)
         else:
-            suspected.append(unconfirmed(facts))
+            message = f"{plain.message}. It was not measured again, so this may be chance"
+            suspected.append(plain._replace(status="unknown", message=message, remedy="run the test once more"))
     blamed = {cell for culprit in both.culprits for cell in culprit.cells}
     remarks = [passed_again(culprit) for culprit in first.culprits if blamed.isdisjoint(culprit.cells)]
     return Judgement(confirmed + suspected, remarks, usual, both.cells)
@@ -170,16 +162,3 @@ def _is_confirmed(culprit: Culprit, retested: Collection[Cell]) -> bool:
     if culprit.kind == "link":
         return bool(again.cells)
     return again.bad_share() >= NODE_SHARE
-
-
-def _facts(culprit: Culprit, both: Pass, usual: Norms, addresses: Mapping[str, str]) -> SentenceFacts:
-    ends = set(culprit.nodes)
-    return SentenceFacts(
-        culprit,
-        [both.cells[cell] for cell in culprit.cells],
-        symptoms=[sign for cell in culprit.cells for sign in both.bad[cell]],
-        norms=usual,
-        nodes=tuple(nodes_of(both.cells)),
-        addresses=addresses,
-        alone=all(ends.isdisjoint(cell) or cell == culprit.nodes for cell in both.bad),
-    )

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from allranks.findings import Finding, Where
+from allranks.text import group
 
-from .blame import Culprit
+from ..metric_rows import Cell
+from .blame import Culprit, nodes_of
 from .norms import BANDWIDTH, LATENCY, METRICS, TAIL, CellState, Metric, Norms, Symptom
 
 CHECK = "pairs"
@@ -23,27 +25,20 @@ INSPECT = "; ".join(("ip -s -s link", "tc -s qdisc show", "nstat -az TcpRetransS
 
 
 @dataclass(frozen=True)
-class SentenceFacts:
-    """All that a sentence needs: the culprit, the states of its bad cells and what is bad about them, all nodes.
+class Pass:
+    """What a pass shows: all cells, what is bad about them (no symptom: dead), the culprits."""
 
-    `alone`: the ends of a link have no other bad link.
-    """
-
-    culprit: Culprit
-    states: Sequence[CellState]
-    symptoms: Sequence[Symptom]
-    norms: Norms
-    nodes: tuple[str, ...]
-    addresses: Mapping[str, str]
-    alone: bool
+    cells: Mapping[Cell, CellState]
+    bad: Mapping[Cell, Sequence[Symptom]]
+    culprits: Sequence[Culprit]
 
 
-def finding(facts: SentenceFacts) -> Finding:
+def finding(culprit: Culprit, seen: Pass, usual: Norms, addresses: Mapping[str, str]) -> Finding:
     """Make the finding about a confirmed culprit: dead rather than slow where most of its cells are."""
-    kind = "network" if facts.culprit.kind == "all" else facts.culprit.kind
-    extent = _extent(facts.culprit)
-    dead = [state for state in facts.states if state.is_dead]
-    slow_count = len(facts.states) - len(dead)
+    kind = "network" if culprit.kind == "all" else culprit.kind
+    states = [seen.cells[cell] for cell in culprit.cells]
+    dead = [state for state in states if state.is_dead]
+    slow_count = len(states) - len(dead)
     if len(dead) > slow_count:
         what = "dead"
         more = f" ({slow_count} more are slow)" if slow_count else ""
@@ -51,36 +46,21 @@ def finding(facts: SentenceFacts) -> Finding:
     else:
         what = "slow"
         more = f" ({len(dead)} more are dead)" if dead else ""
-        detail = ", ".join(filter(None, (_figure(facts, metric) for metric in METRICS)))
-    message = f"{_subject(facts.culprit)} is {what}{extent}{more}: {detail}{_note(facts)}"
-    return Finding(
-        f"{kind}-{what}",
-        "fail",
-        message,
-        _remedy(facts),
-        where=_where(facts),
-        evidence=_evidence(facts),
-        check=CHECK,
-    )
-
-
-def unconfirmed(facts: SentenceFacts) -> Finding:
-    """Make the finding about a suspect that was not measured again."""
-    plain = finding(facts)
-    message = f"{plain.message}. It was not measured again, so this may be chance"
-    return plain._replace(status="unknown", message=message, remedy="run the test once more")
+        symptoms = [sign for cell in culprit.cells for sign in seen.bad[cell]]
+        by_metric = group(symptoms, lambda sign: sign.metric)
+        detail = ", ".join(_figure(culprit, metric, by_metric[metric]) for metric in METRICS if metric in by_metric)
+    message = f"{_subject(culprit)} is {what}{_extent(culprit)}{more}: {detail}{_note(culprit, seen)}"
+    nodes = culprit.nodes
+    where = Where(node=nodes[0], nodes=nodes if len(nodes) > 1 else ())
+    if culprit.kind == "link":
+        where = Where(node=nodes[0], peer=nodes[1])
+    remedy = _remedy(culprit, nodes_of(seen.cells), addresses)
+    return Finding(f"{kind}-{what}", "fail", message, remedy, where, _evidence(states, usual), check=CHECK)
 
 
 def passed_again(culprit: Culprit) -> str:
     """Write the remark about a suspect that passed."""
     return f"{_subject(culprit)} was out of the norm at first and passed when measured again"
-
-
-def _where(facts: SentenceFacts) -> Where:
-    nodes = facts.culprit.nodes
-    if facts.culprit.kind == "link":
-        return Where(node=nodes[0], peer=nodes[1])
-    return Where(node=nodes[0], nodes=nodes if len(nodes) > 1 else ())
 
 
 def _subject(culprit: Culprit) -> str:
@@ -100,19 +80,17 @@ def _extent(culprit: Culprit) -> str:
     return f" with {bad} of {bad + culprit.fine} peers"
 
 
-def _note(facts: SentenceFacts) -> str:
+def _note(culprit: Culprit, seen: Pass) -> str:
     """Write what tells a link from a node."""
-    if facts.culprit.kind == "link" and len(facts.nodes) == 2:
-        return ". Two nodes do not show which end is at fault: test with a third"
-    if facts.culprit.kind == "link" and facts.alone:
-        return ". Both nodes pass with all others"
-    return ""
-
-
-def _figure(facts: SentenceFacts, metric: Metric) -> str:
-    signs = [sign for sign in facts.symptoms if sign.metric is metric]
-    if not signs:
+    if culprit.kind != "link":
         return ""
+    if len(nodes_of(seen.cells)) == 2:
+        return ". Two nodes do not show which end is at fault: test with a third"
+    others = [cell for cell in seen.bad if cell != culprit.nodes]
+    return ". Both nodes pass with all others" if set(culprit.nodes).isdisjoint(nodes_of(others)) else ""
+
+
+def _figure(culprit: Culprit, metric: Metric, signs: Sequence[Symptom]) -> str:
     value = metric.format(median(sign.value for sign in signs))
     floors = [sign.floor for sign in signs if sign.severity <= 1 and sign.floor is not None]
     floor = f", asked for {metric.format(max(floors))}" if floors else ""
@@ -121,7 +99,7 @@ def _figure(facts: SentenceFacts, metric: Metric) -> str:
         return f"round trip {value} {usual}"
     if metric is TAIL:
         return f"1 in 100 round trips takes more than {value}, as when packets are lost {usual}"
-    return f"{value}{_direction(facts.culprit, [sign.start for sign in signs])} {usual}"
+    return f"{value}{_direction(culprit, [sign.start for sign in signs])} {usual}"
 
 
 def _direction(culprit: Culprit, starts: Sequence[str]) -> str:
@@ -138,19 +116,18 @@ def _direction(culprit: Culprit, starts: Sequence[str]) -> str:
 # -- what to do ----------------------------------------------------------------------------------------
 
 
-def _remedy(facts: SentenceFacts) -> str:
-    kind = facts.culprit.kind
-    node = facts.culprit.nodes[0]
+def _remedy(culprit: Culprit, nodes: Sequence[str], addresses: Mapping[str, str]) -> str:
+    node = culprit.nodes[0]
     command = _ssh(node, INSPECT)
-    if kind == "all":
+    if culprit.kind == "all":
         return f"look at what all share (switch, firewall, rate): {command}"
-    if kind == "link":
-        peer = facts.culprit.nodes[1]
-        address = facts.addresses.get(peer, peer)
+    if culprit.kind == "link":
+        peer = culprit.nodes[1]
+        address = addresses.get(peer, peer)
         route = _ssh(node, "; ".join((f"ip route get {address}", f"ping -c 20 -i 0.2 {address}", INSPECT)))
         other = _ssh(peer, INSPECT)
         return f"check the path and both firewalls, then cable and switch port:\n{route}\n{other}"
-    others = sorted(set(facts.nodes) - {node}, key=natural)
+    others = sorted(set(nodes) - {node}, key=natural)
     if len(others) < NAMED:
         return f"go on without it with --hosts {','.join(others)}, and check it: {command}"
     return f"leave {node} out of the hosts, and check it: {command}"
@@ -168,10 +145,10 @@ def _ssh(node: str, line: str) -> str:
 # -- evidence ------------------------------------------------------------------------------------------
 
 
-def _evidence(facts: SentenceFacts) -> tuple[str, ...]:
+def _evidence(states: Sequence[CellState], norms: Norms) -> tuple[str, ...]:
     """Write a line for each bad way, the worst first, and the cluster's figures."""
     lines = []
-    for state in sorted(facts.states, key=_badness):
+    for state in sorted(states, key=_badness):
         if state.is_dead:
             detail = f"{state.dead} of {state.samples} attempts failed: {state.reason}"
         else:
@@ -180,11 +157,8 @@ def _evidence(facts: SentenceFacts) -> tuple[str, ...]:
     if len(lines) > LINES_SHOWN:
         lines[LINES_SHOWN:] = [f"and {len(lines) - LINES_SHOWN} more"]
     usual = []
-    for metric in METRICS:
-        norm = facts.norms.get(metric.name)
-        if norm:
-            limit = f"{math.exp(norm.limit):.2g}"
-            usual.append(f"{metric.name} {metric.format(norm.usual)}, limit a factor of {limit}")
+    for name, norm in norms.items():
+        usual.append(f"{name} {norm.metric.format(norm.usual)}, limit a factor of {math.exp(norm.limit):.2g}")
     if usual:
         lines.append(f"the cluster's medians: {'; '.join(usual)}")
     return tuple(lines)
