@@ -88,6 +88,10 @@ class NodeHost:
         """Whether there is anything."""
         return os.path.exists(path)
 
+    def real(self, path: str) -> str:
+        """Make a path without symbolic links."""
+        return os.path.realpath(path)
+
     def link(self, path: str) -> Optional[str]:
         """Where a symbolic link leads."""
         return read_link(path) or None

@@ -56,6 +56,9 @@ class Host(Protocol):
     def exists(self, path: str) -> bool:
         """Tell whether there is anything at a path."""
 
+    def real(self, path: str) -> str:
+        """Make a path without symbolic links and `..`, whether there is anything or not."""
+
     def link(self, path: str) -> Optional[str]:
         """Read where a symbolic link leads, as written; None where it is none."""
 

@@ -7,7 +7,7 @@ net_ib, matchIfList.
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from allranks.protocol.records import NamedTuple
 from allranks.text import list_first
@@ -16,19 +16,6 @@ from .host import Host, number_in, text_in
 
 MOST = 128
 WIDEST = 32  # lanes
-
-
-class Port(NamedTuple):
-    """A port of an adapter and its directory."""
-
-    hca: str
-    number: str
-    path: str
-
-    @property
-    def name(self) -> str:
-        """`mlx5_0/1`."""
-        return f"{self.hca}/{self.number}"
 
 
 class UsedPort(NamedTuple):
@@ -41,10 +28,10 @@ class UsedPort(NamedTuple):
     rate: str
 
 
-def ports(host: Host) -> List[Port]:
-    """All ports of the node."""
+def ports(host: Host) -> Dict[str, str]:
+    """Directories of all ports of the node by their names, `mlx5_0/1`."""
     paths = host.glob("/sys/class/infiniband/*/ports/*")[:MOST]
-    return [Port(path.split("/")[4], path.split("/")[6], path) for path in paths]
+    return {"/".join(path.split("/")[4::2]): path for path in paths}
 
 
 def word(host: Host, path: str) -> str:
@@ -52,9 +39,9 @@ def word(host: Host, path: str) -> str:
     return text_in(host, path, 64).rpartition(":")[2].strip()
 
 
-def is_active(host: Host, port: Port) -> bool:
-    """Tell whether the port's link is up and set up."""
-    return word(host, f"{port.path}/state") == "ACTIVE"
+def is_active(host: Host, path: str) -> bool:
+    """Tell whether the link of the port in a directory is up and set up."""
+    return word(host, f"{path}/state") == "ACTIVE"
 
 
 def port_name(port: str) -> str:

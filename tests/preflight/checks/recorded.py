@@ -4,6 +4,7 @@ A text that starts with @ is the name of a file beside the case.
 """
 
 import fnmatch
+import os
 import shlex
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +56,15 @@ class RecordedHost:
 
     def exists(self, path: str) -> bool:
         return path in self._paths
+
+    def real(self, path: str) -> str:
+        done = "/"
+        for word in path.split("/"):
+            done = os.path.normpath(os.path.join(done, word))
+            target = self.link(done)
+            if target is not None:
+                done = self.real(os.path.join(os.path.dirname(done), target))
+        return done
 
     def link(self, path: str) -> str | None:
         return self._recording.get("links", {}).get(path)

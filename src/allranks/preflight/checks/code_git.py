@@ -35,12 +35,12 @@ class Repository(NamedTuple):
 def collect(host: Host) -> Optional[Repository]:
     """None outside a repository."""
     start = host.facts.workdir.path or host.request.asked.workdir
-    directories = start.startswith("/") and _find(host, _real(host, start))
+    directories = start.startswith("/") and _find(host, host.real(start))
     if not directories:
         return None
     top, git = directories
     common = host.text(git + "/commondir", 4096)
-    bases = [git, _join(git, common)] if common else [git]
+    bases = [git, _within(host, git, common)] if common else [git]
     head = host.text(git + "/HEAD", 4096)
     if head is None:
         raise CouldNotLook(f"{git}/HEAD can't be read")
@@ -55,7 +55,7 @@ def _find(host: Host, path: str) -> Optional[Tuple[str, str]]:
         dot = path.rstrip("/") + "/.git"
         text = host.text(dot, 4096)
         if text is not None and text.startswith("gitdir:"):
-            return path, _join(path, text[len("gitdir:") :].strip())
+            return path, _within(host, path, text[len("gitdir:") :].strip())
         if host.exists(dot + "/HEAD"):
             return path, dot
         if path == "/":
@@ -63,32 +63,8 @@ def _find(host: Host, path: str) -> Optional[Tuple[str, str]]:
         path = path.rpartition("/")[0] or "/"
 
 
-def _join(base: str, path: str) -> str:
-    words: List[str] = []
-    full_path = path if path.startswith("/") else f"{base}/{path}"
-    for word in full_path.split("/"):
-        if word == "..":
-            del words[-1:]
-        elif word not in ("", "."):
-            words.append(word)
-    return "/" + "/".join(words)
-
-
-def _real(host: Host, path: str) -> str:
-    """Without symbolic links, as git sees the working directory."""
-    done = ""
-    left = [w for w in path.split("/") if w]
-    hops = 0
-    while left:
-        word = left.pop(0)
-        link = host.link(f"{done.rstrip('/')}/{word}") if hops < 40 else None
-        if link is None:
-            done = _join(done or "/", word)
-        else:
-            hops += 1
-            left = [w for w in link.split("/") if w and w != "."] + left
-            done = "" if link.startswith("/") else done
-    return done or "/"
+def _within(host: Host, base: str, path: str) -> str:
+    return host.real(path if path.startswith("/") else f"{base}/{path}")
 
 
 def _resolve(host: Host, bases: List[str], value: str) -> Optional[str]:

@@ -26,10 +26,10 @@ TAKES_ALL = "NCCL takes all active ports"
 def collect(host: Host) -> Optional[List[rdma.UsedPort]]:
     """Each port; None without any."""
     ports = []
-    for port in rdma.ports(host):
-        layer = host.text(f"{port.path}/link_layer") or "?"
-        rate = host.text(f"{port.path}/rate") or "?"
-        ports.append(rdma.UsedPort(port.hca, decimal(port.number) or 0, rdma.is_active(host, port), layer, rate))
+    for port, path in rdma.ports(host).items():
+        device, _, number = port.partition("/")
+        layer, rate = (host.text(f"{path}/{file}") or "?" for file in ("link_layer", "rate"))
+        ports.append(rdma.UsedPort(device, decimal(number) or 0, rdma.is_active(host, path), layer, rate))
     return ports or None
 
 

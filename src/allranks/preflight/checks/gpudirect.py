@@ -45,7 +45,8 @@ def collect(host: Host) -> Optional[Direct]:
     """None without GPUs or active RDMA ports."""
     vendor = host.facts.gpus.vendor or ""
     modules = MODULES.get(vendor)
-    if not host.facts.gpu_count or modules is None or not any(rdma.is_active(host, port) for port in rdma.ports(host)):
+    has_port = any(rdma.is_active(host, path) for path in rdma.ports(host).values())
+    if not host.facts.gpu_count or modules is None or not has_port:
         return None
     release = text_in(host, "/proc/sys/kernel/osrelease", 256)
     direct = Direct(vendor)
@@ -55,19 +56,12 @@ def collect(host: Host) -> Optional[Direct]:
     if version_of(release) < DMABUF_SINCE:
         return direct._replace(why=f"Linux {release} has no DMA-BUF for it (5.12 and newer have)")
     if vendor == "nvidia":
-        missing = _nvidia_lacks(host)
-        if missing:
-            return direct._replace(why=missing)
+        text = host.text("/proc/driver/nvidia/version", 1024)
+        if text is None:
+            raise CouldNotLook("/proc/driver/nvidia/version can't be read, so it is not known which driver is loaded")
+        if "Open Kernel Module" not in text:
+            return direct._replace(why="the driver's kernel modules are the closed ones, without DMA-BUF")
     return direct._replace(way=DMABUF)
-
-
-def _nvidia_lacks(host: Host) -> str:
-    text = host.text("/proc/driver/nvidia/version", 1024)
-    if text is None:
-        raise CouldNotLook("/proc/driver/nvidia/version can't be read, so it is not known which driver is loaded")
-    if "Open Kernel Module" in text:
-        return ""
-    return "the driver's kernel modules are the closed ones, without DMA-BUF"
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:

@@ -36,10 +36,10 @@ class Flaps(NamedTuple):
 def collect(host: Host) -> Optional[Flaps]:
     """None where nothing counts."""
     downs: Dict[str, int] = {}
-    for port in rdma.ports(host):
-        times = number_in(host, f"{port.path}/counters/link_downed")
-        if times is not None and rdma.is_active(host, port):
-            downs[port.name] = times
+    for port, path in rdma.ports(host).items():
+        times = number_in(host, f"{path}/counters/link_downed")
+        if times is not None and rdma.is_active(host, path):
+            downs[port] = times
     for path in host.glob("/sys/class/net/*")[:256]:
         changes = number_in(host, f"{path}/carrier_changes")
         is_radio = host.exists(f"{path}/phy80211") or host.exists(f"{path}/wireless")

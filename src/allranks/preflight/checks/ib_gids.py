@@ -53,10 +53,11 @@ def collect(host: Host) -> Optional[Gids]:
     """None without such a port."""
     ports = {}
     wanted = host.env.get("NCCL_IB_HCA", "")
-    for port in rdma.ports(host):
-        is_roce = rdma.is_active(host, port) and host.text(f"{port.path}/link_layer", 64) == "Ethernet"
-        if is_roce and (not wanted or rdma.matches(port.hca, port.number, wanted)):
-            ports[port.name] = _entries(host, port.path)
+    for port, path in rdma.ports(host).items():
+        device, _, number = port.partition("/")
+        is_roce = rdma.is_active(host, path) and host.text(f"{path}/link_layer", 64) == "Ethernet"
+        if is_roce and (not wanted or rdma.matches(device, number, wanted)):
+            ports[port] = _entries(host, path)
     if not ports:
         return None
     return Gids(decimal(host.env.get("NCCL_IB_GID_INDEX", "").strip()), ports)

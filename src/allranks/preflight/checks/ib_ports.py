@@ -61,11 +61,10 @@ class PortState(NamedTuple):
 def collect(host: Host) -> Optional[Dict[str, PortState]]:
     """By port, `mlx5_0/1`."""
     ports = {}
-    for port in rdma.ports(host):
-        state = rdma.word(host, f"{port.path}/state")
-        phys = rdma.word(host, f"{port.path}/phys_state")
-        texts = [text_in(host, f"{port.path}/{file}", 64) for file in ("rate", "link_layer")]
-        ports[port.name] = PortState(state, phys, *texts)
+    for port, path in rdma.ports(host).items():
+        words = [rdma.word(host, f"{path}/{file}") for file in ("state", "phys_state")]
+        texts = [text_in(host, f"{path}/{file}", 64) for file in ("rate", "link_layer")]
+        ports[port] = PortState(*words, *texts)
     return ports or None
 
 

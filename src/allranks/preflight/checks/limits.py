@@ -13,13 +13,12 @@ a rank of the run. Where the store is (rank 0) it has as many again and one more
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, Optional, Tuple
 
-from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, join_names
 
-from ..compare import Findings, Nodes, alike, collected, fail_if, remote, size
+from ..compare import Findings, Nodes, alike, collected, fail_if, size
 from ..host import Host, decimal, lines_of, number_in, text_in
 from ..launcher_config import RankCounts
 from ..typed_facts import Facts, Request
@@ -76,97 +75,63 @@ def safe_tasks(load: RunLoad) -> int:
     return max(SAFE_TASKS, each * load.local)
 
 
-class Shortage(NamedTuple):
-    """A limit's value, what is used of it, and what the run needs besides: at least, or to be safe."""
-
-    value: int
-    used: int
-    need: int
-    is_short: bool
-
-
 class Limit(NamedTuple):
-    """A limit: its name in a sentence, how to raise it, the least and what is safe for a load.
+    """A limit: how a sentence begins with it, what is safe for a load and the least, how to raise it on {node}.
 
-    `label`: the id of its findings, a cause of failure. `setting`: of sysctl.
-    `ulimit`: its line in /proc/self/limits; `column` 0 is the soft limit, 1 the hard one. `used`: the key of what is
-    in use.
+    `ulimit`: its line in /proc/self/limits; `column` 0 is the soft limit, 1 the hard one.
     """
 
-    name: str
+    subject: str
     safe: Callable[[RunLoad], int]
+    remedy: str
     least: Callable[[RunLoad], int] = lambda load: 0  # no figure that a run surely needs is known
-    remedy: str = ""
-    setting: str = ""
     ulimit: str = ""
     column: int = 1
     show: Callable[[int], str] = str
-    used: str = ""
     label: str = LABEL
-
-    @property
-    def subject(self) -> str:
-        """The name as a sentence begins with it."""
-        return f"the {self.name}" if " " in self.name else self.name
-
-    def shortage(self, value: int, used: int, load: RunLoad) -> Optional[Shortage]:
-        """Compare a value with what a load needs; None where there is room."""
-        for need, is_short in ((self.least(load), True), (self.safe(load), False)):
-            if 0 <= value < used + need:
-                return Shortage(value, used, need, is_short)
-        return None
-
-    def raised(self, node: str) -> str:
-        """How to raise it on a node."""
-        if self.setting:
-            return remote(node, "sudo sysctl -w", self.setting)
-        if self.ulimit:
-            return f"{self.remedy} on {node}, and log in again"
-        return self.remedy
 
 
 CONF = "in /etc/security/limits.conf"
+AGAIN = "on {node}, and log in again"
 LIMITS: Dict[str, Limit] = {
     "nofile": Limit(
-        "limit of open files (ulimit -Hn)",
+        "the limit of open files (ulimit -Hn)",
         lambda load: max(SAFE_FILES, SAFE_FILES_A_RANK * load.world),
+        f"raise 'nofile' {CONF} to 65536 {AGAIN}",
         files_needed,
-        f"raise 'nofile' {CONF} to 65536",
         ulimit="Max open files",
         label="too-many-open-files",
     ),
     "stack": Limit(
-        "stack limit (ulimit -s)",
+        "the stack limit (ulimit -s)",
         lambda load: 8 << 20,
-        remedy=f"set 'stack' {CONF} to 8192",
+        f"set 'stack' {CONF} to 8192 {AGAIN}",
         ulimit="Max stack size",
         column=0,
         show=size,
     ),
     "nproc": Limit(
-        "limit of processes (ulimit -Hu)",
+        "the limit of processes (ulimit -Hu)",
         safe_tasks,
+        f"raise 'nproc' {CONF} {AGAIN}",
         tasks_needed,
-        f"raise 'nproc' {CONF}",
         ulimit="Max processes",
-        used="nproc_used",
     ),
     "somaxconn": Limit(  # all ranks reach the master's store at once
         "net.core.somaxconn",
         lambda load: max(128, load.world),
-        setting="net.core.somaxconn=4096",
+        "ssh {node} 'sudo sysctl -w net.core.somaxconn=4096'",
     ),
     "pids": Limit(
-        "cgroup limit of tasks (pids.max)",
+        "the cgroup limit of tasks (pids.max)",
         safe_tasks,
-        tasks_needed,
         "raise it: docker --pids-limit, kubelet podPidsLimit, systemd TasksMax",
-        used="pids_used",
+        tasks_needed,
     ),
     "memlock": Limit(
-        "limit of memory locked for InfiniBand or RoCE (ulimit -Hl)",
+        "the limit of memory locked for InfiniBand or RoCE (ulimit -Hl)",
         lambda load: SAFE_MEMLOCK,
-        remedy=f"set 'memlock' {CONF} to unlimited",
+        f"set 'memlock' {CONF} to unlimited {AGAIN}",
         ulimit="Max locked memory",
         show=size,
         label="memlock-limit",
@@ -234,23 +199,23 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     loads = _loads(request, facts_by_node)
     for key, limit in LIMITS.items():
         values = {n: one[key] for n, one in nodes.items() if key in one and _binds(key, facts_by_node[n], loads[n])}
-        shortages = {n: limit.shortage(value, nodes[n].get(limit.used, 0), loads[n]) for n, value in values.items()}
-        for shortage, names in alike(shortages, lambda shortage: shortage).items():
-            yield _finding(limit, shortage, names, loads[names[0]])
+        shortages = {n: _shortage(limit, v, nodes[n].get(f"{key}_used", 0), loads[n]) for n, v in values.items()}
+        for (is_short, words), names in alike(shortages, lambda shortage: shortage).items():
+            message = f"{limit.subject} on {join_names(names)} is {words}"
+            yield fail_if(is_short, limit.label, names, message, limit.remedy.format(node=names[0]))
 
 
-def _finding(limit: Limit, shortage: Shortage, nodes: List[str], load: RunLoad) -> Finding:
-    message = f"{limit.subject} on {join_names(nodes)} is {limit.show(shortage.value)}"
-    if shortage.used:
-        message += f" ({limit.show(shortage.used)} in use)"
-    need = limit.show(shortage.need)
-    if shortage.is_short:
-        more = " more" if shortage.used else ""
-        message += f", and this run needs {need}{more} there ({count_of(load.local, 'rank')} of {load.world})"
-    else:
-        free = " free" if shortage.used else ""
-        message += f", and {need}{free} or more is safe"
-    return fail_if(shortage.is_short, limit.label, nodes, message, limit.raised(nodes[0]))
+def _shortage(limit: Limit, value: int, used: int, load: RunLoad) -> Optional[Tuple[bool, str]]:
+    """Tell whether it is less than the run needs at least, and say what it is and should be; None with enough room."""
+    is_short = 0 <= value < used + limit.least(load)
+    need = limit.least(load) if is_short else limit.safe(load)
+    if not 0 <= value < used + need:
+        return None
+    words = f"{limit.show(value)} ({limit.show(used)} in use)" if used else limit.show(value)
+    if is_short:
+        more = f"{limit.show(need)} more" if used else limit.show(need)
+        return True, f"{words}, and this run needs {more} there ({count_of(load.local, 'rank')} of {load.world})"
+    return False, f"{words}, and {limit.show(need)}{' free' if used else ''} or more is safe"
 
 
 def _loads(request: Request, facts_by_node: Nodes) -> Dict[str, RunLoad]:
