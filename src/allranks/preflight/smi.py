@@ -14,7 +14,7 @@ from typing import Dict, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from allranks.protocol.jsontext import Json
 from allranks.protocol.records import NamedTuple
-from allranks.text import first_line, join_names, name_with
+from allranks.text import first_line, join_names, name_with, plural
 
 from .compare import remote
 from .host import CouldNotLook, Host, Ran, base_name, decimal, linked_name, text_in
@@ -268,6 +268,11 @@ def which_gpus(gpus: Sequence[HasPlace]) -> str:
     if gpu.gpu is None:
         return f"the GPU at {gpu.pci}"
     return name_with(f"GPU {gpu.gpu}", gpu.pci)
+
+
+def gpus_of(node: str, gpus: Sequence[HasPlace], one: str = "is", many: str = "are") -> str:
+    """Name GPUs of a node with their verb: `GPUs 0 and 3 of h1 are`."""
+    return f"{which_gpus(gpus)} of {node} {plural(len(gpus), one, many)}"
 
 
 def gpu_of(row: Row, pci: str = "") -> Tuple[Optional[int], str]:

@@ -10,7 +10,7 @@ from typing import List, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
-from allranks.text import join_words, plural
+from allranks.text import join_words
 
 from .. import smi
 from ..compare import Findings, Nodes, advise, collected, fail_if, group, warn
@@ -115,8 +115,8 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         if use.processes:
             yield _by_others(request, node, use)
         if use.unseen:
-            have = plural(len(use.unseen), "has", "have")
-            message = f"{smi.which_gpus(use.unseen)} of {node} {have} {_gib(max(gpu.mib or 0 for gpu in use.unseen))}"
+            most = _gib(max(gpu.mib or 0 for gpu in use.unseen))
+            message = f"{smi.gpus_of(node, use.unseen, 'has', 'have')} {most}"
             message += " of memory taken by a process that is not visible from here"
             message += " (of another container or user, or a dead one)"
             remedy = f"see who holds it: ssh {node} 'sudo fuser -v /dev/nvidia*'"

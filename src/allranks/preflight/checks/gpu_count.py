@@ -102,7 +102,7 @@ def _of_node(node: str, one: Count) -> Findings:
         yield _failed(node, one.failed)
         return
     for why, lost in group(one.lost, lambda gpu: gpu.state).items():
-        message = f"{smi.which_gpus(lost)} of {node} {plural(len(lost), 'does', 'do')} not answer"
+        message = f"{smi.gpus_of(node, lost, 'does', 'do')} not answer"
         if why:
             message += f" ({why})"
         message += f", and {count_of(one.answer, 'other GPU')} {plural(one.answer, 'does', 'do')}"
@@ -110,9 +110,9 @@ def _of_node(node: str, one: Count) -> Findings:
         evidence = [f"{gpu.pci}: {why or 'listed by the driver, not by nvidia-smi'}" for gpu in lost]
         yield fail("gpu-fell-off-bus", node, message, remedy, evidence, lost[0].gpu)
     if one.idle and one.answer:
-        idle = smi.which_gpus([smi.GpuState(pci=pci) for pci in one.idle])
-        message = f"{idle} of {node} {plural(len(one.idle), 'is', 'are')} on the PCI bus, but no driver holds "
-        yield warn(ID, node, message + plural(len(one.idle), "it", "them"), f"see why its probe failed: {_log(node)}")
+        idle = smi.gpus_of(node, [smi.GpuState(pci=pci) for pci in one.idle])
+        message = f"{idle} on the PCI bus, but no driver holds {plural(len(one.idle), 'it', 'them')}"
+        yield warn(ID, node, message, f"see why its probe failed: {_log(node)}")
 
 
 def _failed(node: str, text: str) -> Finding:

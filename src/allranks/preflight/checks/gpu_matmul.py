@@ -12,7 +12,7 @@ from typing import List, Optional
 
 from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
-from allranks.text import count_of, plural
+from allranks.text import count_of
 
 from .. import smi
 from ..compare import Findings, Nodes, collected, fail_if, group, remote, values_of, warn
@@ -111,8 +111,7 @@ def _failed(node: str, gpu: MatmulSpeed, vendor: Optional[str]) -> Finding:
 
 def _slow(node: str, slow: List[MatmulSpeed], usual: float, alike: int, vendor: Optional[str]) -> Finding:
     worst = min(gpu.tflops for gpu in slow)
-    multiply = plural(len(slow), "multiplies", "multiply")
-    message = f"{smi.which_gpus(slow)} of {node} {multiply} matrices at {worst:.0f} TFLOP/s"
+    message = f"{smi.gpus_of(node, slow, 'multiplies', 'multiply')} matrices at {worst:.0f} TFLOP/s"
     message += f", {100 - 100 * worst / usual:.0f} % less than the median of {count_of(alike, 'GPU')}"
     message += f" of the model ({usual:.0f})"
     indices = ",".join(str(gpu.gpu) for gpu in slow)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Optional
 
-from allranks.text import plural
-
 from .. import smi
 from ..compare import Findings, Nodes, collected, fail_if, group
 from ..host import Host
@@ -55,7 +53,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Fail a GPU that asks for recovery; warn of one that may go on but should not talk to its peers."""
     for node, asking in collected(facts_by_node, ID, List[smi.GpuState]).items():
         for action, gpus in group(asking, lambda gpu: gpu.state).items():
-            message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'needs', 'need')} recovery: {action}"
+            message = f"{smi.gpus_of(node, gpus, 'needs', 'need')} recovery: {action}"
             remedy = f"reboot {node} or leave it out. Look: {smi.driver_log(node, 'xid')}"
             if "Reset" in action and "Bus" not in action:
                 remedy = f"end what uses it, then {smi.reset(node, gpus)}, or leave {node} out"

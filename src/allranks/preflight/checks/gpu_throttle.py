@@ -10,8 +10,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import List, Optional
 
-from allranks.text import plural
-
 from .. import smi
 from ..compare import Findings, Nodes, collected, group, remote, warn
 from ..host import CouldNotLook, Host
@@ -81,7 +79,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warn once a node and reason: a slow GPU slows all ranks."""
     for node, slow in collected(facts_by_node, ID, List[smi.GpuState]).items():
         for why, gpus in group(slow, lambda gpu: gpu.state).items():
-            message = f"{smi.which_gpus(gpus)} of {node} {plural(len(gpus), 'is', 'are')} slowed down: {why}"
+            message = f"{smi.gpus_of(node, gpus)} slowed down: {why}"
             command = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"
             if facts_by_node[node].gpus.vendor == "amd":
                 command = "amd-smi metric -t -p"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, Tuple
+from typing import Dict, List, Mapping
 
 from allranks.protocol.facts import Interpreter
 from allranks.text import join_names
@@ -48,17 +48,20 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         # another interpreter may be inside the wrapper
         yield finding._replace(status="warn") if request.asked.wrap else finding
     if request.asked.launcher != "command":  # else the runner (Python ≥ 3.8) stands before the script
-        yield from _too_old(works)
-        yield from _free_threaded(works)
+        old = nodes_with(works, lambda one: version_of(one.version) < OLDEST and one.kind != "python-other")
+        newer = "name a newer one with --python, or activate it with --prelude"
+        yield from _unfit(works, old, " (ranks need 3.8 or newer)", newer)
+        threaded = nodes_with(works, lambda one: one.version.endswith("t"))
+        other = f"name another one with --python. --allow {_LABEL} starts the ranks all the same"
+        yield from _unfit(works, threaded, ", a free-threaded build, with which allranks was not tried", other)
     yield from _torch(works)
     pythons = values_of(works, lambda one: ".".join(map(str, version_of(one.version))))
     yield from _torch_versions(request, having(works, lambda one: one.torch))
     if request.asked.launching.name not in OF_RAY:
         yield from _versions("Python", pythons)
         return
-    minors = values_of(works, lambda one: ".".join(map(str, version_of(one.version)[:2])))
     rays = having(works, lambda one: one.ray)
-    for finding in (*_versions("Python", minors), *_versions("Ray", rays)):  # Ray refuses a node that differs
+    for finding in (*_versions("Python", pythons), *_versions("Ray", rays)):  # Ray refuses a node that differs
         yield finding._replace(status="fail")
 
 
@@ -102,24 +105,9 @@ def _needed_by(request: Request, module: str) -> str:
     return "the command" if request.asked.command else "a test"
 
 
-def _too_old(works: Interpreters) -> Findings:
-    old = nodes_with(works, lambda one: version_of(one.version) < OLDEST and one.kind != "python-other")
-    for (path, version), nodes in _programs(works, old):
-        message = f"{path} on {join_names(nodes)} is Python {version} (ranks need 3.8 or newer)"
-        yield fail(_LABEL, nodes, message, "name a newer one with --python, or activate it with --prelude")
-
-
-def _programs(works: Interpreters, nodes: List[str]) -> Iterable[Tuple[Tuple[str, str], List[str]]]:
-    return by_value({node: (works[node].path, works[node].version) for node in nodes}).items()
-
-
-def _free_threaded(works: Interpreters) -> Findings:
-    threaded = nodes_with(works, lambda one: one.version.endswith("t"))
-    for (path, version), nodes in _programs(works, threaded):
-        message = f"{path} on {join_names(nodes)} is Python {version}, a free-threaded build"
-        message += ", with which allranks was not tried"
-        remedy = f"name another one with --python. --allow {_LABEL} starts the ranks all the same"
-        yield fail(_LABEL, nodes, message, remedy)
+def _unfit(works: Interpreters, nodes: List[str], why: str, remedy: str) -> Findings:
+    for (path, version), names in by_value({node: (works[node].path, works[node].version) for node in nodes}).items():
+        yield fail(_LABEL, names, f"{path} on {join_names(names)} is Python {version}{why}", remedy)
 
 
 def _torch(works: Interpreters) -> Findings:
