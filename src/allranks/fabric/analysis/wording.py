@@ -81,7 +81,6 @@ def _extent(culprit: Culprit) -> str:
 
 
 def _note(culprit: Culprit, seen: Pass) -> str:
-    """Write what tells a link from a node."""
     if culprit.kind != "link":
         return ""
     if len(nodes_of(seen.cells)) == 2:
@@ -146,7 +145,6 @@ def _ssh(node: str, line: str) -> str:
 
 
 def _evidence(states: Sequence[CellState], norms: Norms) -> tuple[str, ...]:
-    """Write a line for each bad way, the worst first, and the cluster's figures."""
     lines = []
     for state in sorted(states, key=_badness):
         if state.is_dead:

@@ -110,7 +110,6 @@ class Sweep:
         return seconds
 
     def _slowest(self, seconds: list[float]) -> list[float]:
-        """Give each place's maximum over the ranks."""
         times = torch.tensor(seconds, dtype=torch.float64, device=self.lab.device)
         dist.all_reduce(times, dist.ReduceOp.MAX)
         return [float(value) for value in times.tolist()]

@@ -325,7 +325,6 @@ class Coordinator:
     # -- collecting ------------------------------------------------------------------------------------
 
     def _gather(self) -> None:
-        """Find out who has come, and tell all what they must know."""
         until = time.monotonic() + START
         leaders = {}
         for node, name in enumerate(self.nodes):
@@ -457,7 +456,6 @@ def say(text: str) -> None:
 
 
 def _stays_dead(pair: Pair, dead_at_first: set[Pair], again: Sequence[LinkRow]) -> bool:
-    """Tell whether a pair that was dead is dead in enough re-tests."""
     cell = Measurement(*pair).cell()
     rows = [row for row in again if row.cell() == cell]
     return cell in dead_at_first and len(rows) >= ENOUGH_DEAD and all(row.dead for row in rows)

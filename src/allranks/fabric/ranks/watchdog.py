@@ -232,7 +232,6 @@ class Watchdog(threading.Thread):
             time.sleep(0.05)
 
     def _sample(self, reason: str, seconds: float) -> SuiteHang:
-        """Compare two samples of all ranks' places."""
         time.sleep(GATHERING)
         before = self._places()
         time.sleep(seconds)

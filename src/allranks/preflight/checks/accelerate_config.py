@@ -117,7 +117,6 @@ class Files:
         return fail(label, nodes, message, remedy)
 
     def _count(self, key: str, must: int, why: str) -> Findings:
-        """num_machines and num_processes (of all machines together)."""
         wrong = those(self._numbers(key), lambda number: number not in (-1, must))
         for number, nodes in by_value(wrong).items():
             of_one = " (of one node)" if key == "num_processes" and number == self.ranks.each else ""
@@ -125,7 +124,6 @@ class Files:
             yield self._wrong(_LABEL, nodes, f"{key}: {number}{of_one}", f"{must} ({why})", remedy)
 
     def _master_ip(self) -> Findings:
-        """main_process_ip is node 0's."""
         key = "main_process_ip"
         first = self.ranks.first
         for value, nodes in by_value(self._values(key)).items():

@@ -74,7 +74,6 @@ def collect(host: Host) -> Optional[List[FileSystem]]:
 
 
 def _places(host: Host) -> List[Tuple[str, bool]]:
-    """Each path once, and whether it is only read."""
     asked = host.request.asked
     disk = host.facts.disk
     written = [room.path for room in disk.node_dirs]

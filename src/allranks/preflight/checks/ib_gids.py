@@ -64,7 +64,6 @@ def collect(host: Host) -> Optional[Gids]:
 
 
 def _entries(host: Host, path: str) -> Entries:
-    """Those that hold an address."""
     entries: Entries = {}
     for index in range(ENTRIES):
         gid = host.text(f"{path}/gids/{index}", 64)

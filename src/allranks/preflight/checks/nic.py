@@ -10,18 +10,7 @@ from typing import Dict, Mapping, Optional
 
 from allranks.protocol.records import NamedTuple
 
-from ..compare import (
-    Difference,
-    Findings,
-    Nodes,
-    by_item,
-    collected,
-    differences,
-    remote,
-    those,
-    values_of,
-    warn_each,
-)
+from ..compare import Difference, Findings, Nodes, by_item, collected, differences, remote, those, values_of, warn_each
 from ..host import Host, base_name, number_in, text_in
 from ..typed_facts import Request
 
@@ -95,7 +84,6 @@ def _mtu(name: str, up: Interfaces) -> Findings:
 
 
 def _down(name: str, by_node: Interfaces) -> Findings:
-    """Warn of a device that is down here and up on most nodes."""
     states = {node: one.state for node, one in by_node.items() if one.device and one.state in ("up", "down")}
     odd = differences(f"state of {name}", states, one="is", many="have it", subject=name)
     down = [d for d in odd if d.norm == "up"]
