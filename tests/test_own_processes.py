@@ -39,7 +39,7 @@ ACCEPTS = {
 # (agent/files.py), which follow no link that others have planted.
 WRITES = {
     "agent/boot.py": "a node directory that has just been made",
-    "agent/bounded_commands.py": "tempfile",
+    "agent/prelude.py": "tempfile",
     "agent/files.py": "`open_left` itself",
     "agent/import_records.py": "O_EXCL and O_NOFOLLOW",
     "agent/node_directory.py": "O_EXCL, in a directory of this user's",

@@ -1,18 +1,6 @@
-"""The whole error tree. Only `cli/` catches `AllranksError`.
-
-    AllranksError                 exit code
-    ├── UsageError                2   an option, a hostfile, a TOML file or their combination is wrong
-    │   ├── HostfileError         2   with file and line
-    │   └── ConfigError           2   with file and key
-    ├── RunNotFound               2   no such run directory
-    │   └── SeveralRuns           2   the name that was given is that of several
-    ├── NodeError                 4   a node, a link or a service failed
-    │   └── TransportError        4   a node could not be reached
-    ├── RunIsElsewhere            4   the run that is meant is on another machine
-    └── Interrupted               130 / 143
+"""All errors that are raised on purpose. Only `cli/` catches `AllranksError`.
 
 Any other exception that leaves a command is a defect of allranks: exit code 70, cause `internal-error`.
-
 A message says what was set, what was found, and what to set. A failed check is a Finding, not an error.
 """
 

@@ -11,8 +11,7 @@ import shlex
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
-from allranks.protocol.codec import SCHEMA, computed, encode, needs, omit_empty, spread
-from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.codec import SCHEMA, computed, needs, omit_empty, spread
 from allranks.protocol.records import NamedTuple
 
 Status = Literal["ok", "warn", "fail", "skipped", "unknown"]
@@ -66,10 +65,6 @@ class Finding(NamedTuple):
     evidence: tuple[str, ...] = ()
     check: str = ""
     lasts: bool | None = None
-
-    def to_json(self) -> JsonObject:
-        """Write the JSON form fixed by the design."""
-        return dict(encode(self))
 
 
 # `ssh NODE` and one word as a shell reads it: the whole command where that is quoted.

@@ -156,9 +156,9 @@ def first_line(text: str, limit: int) -> str:
     return ""
 
 
-def error_line(error: BaseException, limit: int = 300) -> str:
-    """Give the first line of what an error says, shortened to `limit` characters; its type where it says nothing."""
-    return first_line(str(error), limit) or type(error).__name__
+def error_line(error: BaseException) -> str:
+    """Give the first line of what an error says, shortened; its type where it says nothing."""
+    return first_line(str(error), 300) or type(error).__name__
 
 
 # -- figures -------------------------------------------------------------------------------------------

@@ -75,40 +75,23 @@ def test_values_of_variables_are_not_written_down(program: Program) -> None:
     assert b"secret-of-wandb" not in program.keep().read_bytes()
 
 
-CHANGES = {
-    "train.py": "train.py has changed since the run that is on record",
-    "model.py": "model.py has changed since the run that is on record",
-    "python": "the interpreter is another",
+CHANGES: dict[str, tuple[Callable[[Program], object], str]] = {
+    "script": (lambda p: (p.place / "train.py").write_text("# another, of another size\n"), "train.py has changed"),
+    "module": (lambda p: (p.place / "model.py").write_text("# another, of another size\n"), "model.py has changed"),
+    "removed": (lambda p: (p.place / "model.py").unlink(), "model.py has changed"),
+    "interpreter": (lambda p: (p.place / "python").write_text("# another, of another size\n"), "the interpreter is"),
+    "packages": (lambda p: (p.place / SITE / "other-1.0.dist-info").mkdir(), f"/{SITE} are others than in the run"),
+    "variable": (lambda p: p.variables.update(OMP_NUM_THREADS="2"), "the variable OMP_NUM_THREADS is another"),
+    "new variable": (lambda p: p.variables.update(LD_PRELOAD="/hook.so"), "the variable LD_PRELOAD is another"),
 }
 
 
-@pytest.mark.parametrize(("name", "why"), CHANGES.items(), ids=CHANGES)
-def test_a_changed_file_is_named(program: Program, name: str, why: str) -> None:
+@pytest.mark.parametrize(("change", "why"), CHANGES.values(), ids=CHANGES)
+def test_what_has_changed_is_named(program: Program, change: Callable[[Program], object], why: str) -> None:
     program.keep()
-    (program.place / name).write_text("# another, of another size\n")
+    change(program)
     found, words = program.find()
-    assert found is None and why in words
-
-
-def test_a_file_that_was_removed_is_named(program: Program) -> None:
-    program.keep()
-    (program.place / "model.py").unlink()
-    assert "model.py has changed" in program.find()[1]
-
-
-def test_other_packages_are_named(program: Program) -> None:
-    program.keep()
-    (program.place / SITE / "library-1.0.dist-info").rename(program.place / SITE / "library-1.1.dist-info")
-    why = f"the packages in {program.place / SITE} are others than in the run that is on record"
-    assert program.find() == (None, why)
-
-
-@pytest.mark.parametrize("change", [{"OMP_NUM_THREADS": "2"}, {"LD_PRELOAD": "/opt/hook.so"}], ids=["other", "new"])
-def test_another_variable_is_named(program: Program, change: dict[str, str]) -> None:
-    program.keep()
-    program.variables.update(change)
-    (name,) = change
-    assert program.find() == (None, f"the variable {name} is another than in the run that is on record")
+    assert found is None and why in words and words.endswith("the run that is on record")
 
 
 def test_what_spoke_against_it_is_known_until_the_program_changes(program: Program) -> None:

@@ -256,8 +256,8 @@ def test_an_interpreter_that_leaves_a_process_behind_answers(tmp_path: Path) -> 
 def test_of_a_command_without_end_a_part_is_kept() -> None:
     ended = run_command(["sh", "-c", "echo why >&2; exec yes"], 0.5, 1000)
     assert (ended.code, ended.out, ended.err) == (None, "y\n" * 500, "why\n")
-    ended = run_command(["sh", "-c", "cat; exec >&- 2>&-; sleep 0.2; exit 7"], 60, 1000, text="words")
-    assert (ended.code, ended.out, ended.err) == (7, "words", "")
+    ended = run_command(["sh", "-c", "cat; echo words; exec >&- 2>&-; sleep 0.2; exit 7"], 60, 1000)
+    assert (ended.code, ended.out, ended.err) == (7, "words\n", "")
 
 
 @pytest.mark.parametrize("version", ["2.7.18", "3.6.15", "3.7.16"])

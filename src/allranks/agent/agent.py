@@ -1,15 +1,6 @@
 """The agent: owns the ranks of one node. Single-threaded; all that may block runs in a forked task.
 
-    controller <--> ControllerSession   orders in; messages and output out; the lease
-    supervisor <--> SupervisorLink      beats and pipes out; its defects and its death in
-    program     --> ProgramReports      datagrams of the runner
-                    Readiness           this node's check, the rendezvous check, the peers
-                    Ranks               the attempt: start, output, template, signals, saving, end
-                    NodeSamples         stacks, counters, times of collectives, profiles, usage
-                    TreeReceiver        a synced tree
-                    Tasks               what may block, each in a child of its own
-
-`Agent` is the loop over them: it waits for input, hands each order to who carries it out (`_make_table`), looks once a
+`Agent` is the loop over its parts: it waits for input, hands each order to who carries it out (`_table`), looks once a
 second at the lease, and decides how all of it ends. What the parts share is `ThisNode`. It listens on a Unix socket in
 the node directory. One controller at a time: a newer one replaces the older. Without word from a controller for the
 lease, it ends its ranks and itself.
@@ -277,14 +268,13 @@ class Agent:
         is_idle = self._ranks.attempt is None and self._launch is None  # a hot spare of a run that goes on is not
         if not session.greeted or (session.link is None and is_idle):
             patience = min(patience, UNGREETED)
-        if self._holder_gone() or now - session.heard > patience:
-            self._lease_over()
+        holder = self._header.holder  # the engine's task on this node, or its join: without it no controller can come
+        if holder is not None and not lives(*holder):
+            self._lease_over("what connected this node to the controller has ended")
+        elif now - session.heard > patience:
+            self._lease_over("no word from the controller for %g s: the lease is over" % session.lease)
 
-    def _holder_gone(self) -> bool:
-        """Tell whether no controller can come any more: the engine's task on this node has ended, or its join."""
-        return self._header.holder is not None and not lives(*self._header.holder)
-
-    def _lease_over(self) -> None:
+    def _lease_over(self, why: str) -> None:
         attempt = self._ranks.attempt
         if attempt is None:
             self._result = RELEASED  # nothing ever ran here: nothing is worth keeping
@@ -292,9 +282,6 @@ class Agent:
             self._journal.note(AgentDeath("ended: its lease was over", time.time()))
             self._result = LEASE_OVER
         elif not attempt.ending:
-            why = "no word from the controller for %g s: the lease is over" % self._session.lease
-            if self._holder_gone():
-                why = "what connected this node to the controller has ended"
             log(why + ", ending the ranks")
             self._ranks.end("lease")
 

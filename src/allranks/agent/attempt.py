@@ -183,13 +183,10 @@ class RankAttempt:
             send_signal(rank.process, signal.SIGCONT)  # a stopped rank would never see it
 
     def pass_signal(self, order: int, number: int, launched: Dict[int, Process]) -> None:
-        """Send a signal to each rank's process once; `order` counts the signals of this attempt, one that came before
-        is not repeated.
+        """Send a signal to each rank's process once; `order` counts those of this attempt.
 
-        `launched` are the processes of ranks that another launcher has started, by rank: the launcher itself is
-        left out, as it would end (torchrun handles neither SIGUSR1 nor SIGUSR2).
-
-        A process that has no handler is left out too: a notice of the end must not be the end.
+        `launched` are the processes of ranks that another launcher has started: it would end itself (torchrun handles
+        neither SIGUSR1 nor SIGUSR2). What has no handler is left out: a notice of the end must not be the end.
         """
         if order <= self.signals:
             return

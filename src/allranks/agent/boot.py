@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Union
 
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.frames import NODE_LOG, Stream
@@ -158,13 +158,11 @@ def _dial(header: DialHeader, files: Files) -> None:
     def say(text: str) -> None:
         os.write(2, ("allranks: %s, %s\n" % (where, text)).encode("utf-8", "replace"))
 
-    places: Dict[Tuple[str, int], None] = {}  # in order, each once
-    for host, port in header.places:
-        host = os.path.expandvars(host).partition(" ")[0]  # SSH_CONNECTION has ports behind it
-        if not host.startswith("$"):
-            places[host, port] = None
+    # SSH_CONNECTION has ports behind it.
+    places = [(os.path.expandvars(host).partition(" ")[0], port) for host, port in header.places]
+    places = list(dict.fromkeys(place for place in places if not place[0].startswith("$")))
     spawn = partial(_start_relay, archive, files)
-    tries = Tries(list(places), bytes.fromhex(header.secret))
+    tries = Tries(places, bytes.fromhex(header.secret))
     terms = DialTerms(
         header.patience, header.lease, one_signal=header.engine, leaves_at_once=bool(header.call) or header.apart
     )

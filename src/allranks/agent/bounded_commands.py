@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from typing import IO, Callable, Dict, Mapping, Optional, Sequence
+from typing import Callable, Dict, Mapping, Optional, Sequence
 
 from allranks.protocol.codec import encode
 from allranks.protocol.jsontext import JsonObject
@@ -29,28 +29,23 @@ def run_command(
     limit: int,
     env: Optional[Mapping[str, str]] = None,
     cwd: Optional[str] = None,
-    text: str = "",
     kept_fd: Optional[int] = None,
 ) -> Ran:
-    """Run a command with a text on standard input; keep `limit` bytes of each output. Raise OSError, ValueError.
+    """Run a command without standard input; keep `limit` bytes of each output. Raise OSError, ValueError.
 
     `kept_fd` is a descriptor that it inherits. The bytes are the first, or of a negative `limit` the last."""
     deadline = time.monotonic() + seconds
-    with temporary_file() if text else open(os.devnull, "rb") as stdin:
-        if text:
-            stdin.write(text.encode())
-            stdin.seek(0)
-        child = subprocess.Popen(
-            list(argv),
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=cwd,
-            start_new_session=True,
-            env=None if env is None else dict(env),
-            pass_fds=() if kept_fd is None else (kept_fd,),
-            bufsize=0,
-        )
+    child = subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=cwd,
+        start_new_session=True,
+        env=env,
+        pass_fds=() if kept_fd is None else (kept_fd,),
+        bufsize=0,
+    )
     assert child.stdout is not None and child.stderr is not None
     kept = {child.stdout.fileno(): bytearray(), child.stderr.fileno(): bytearray()}
     with child.stdout, child.stderr:
@@ -59,17 +54,9 @@ def run_command(
     return Ran(code, out, err)
 
 
-def temporary_file() -> IO[bytes]:
-    """Make a file without a name."""
-    import tempfile  # late: 2 ms, and few commands are given a text
-
-    return tempfile.TemporaryFile()
-
-
 def _follow(child: "subprocess.Popen[bytes]", kept: Dict[int, bytearray], limit: int, deadline: float) -> Optional[int]:
     with selectors.PollSelector() as selector:
         for fd in kept:
-            os.set_blocking(fd, False)
             selector.register(fd, selectors.EVENT_READ)
         while True:
             code = child.poll()
@@ -91,10 +78,7 @@ def _follow(child: "subprocess.Popen[bytes]", kept: Dict[int, bytearray], limit:
 
 
 def _take(fd: int, kept: bytearray, limit: int) -> bool:
-    try:
-        data = os.read(fd, 65536)
-    except BlockingIOError:
-        return True
+    data = os.read(fd, 65536)
     if limit < 0:
         kept += data
         del kept[:limit]

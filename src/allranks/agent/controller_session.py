@@ -101,8 +101,7 @@ class ControllerSession:
 
     def _on_link(self) -> None:
         link = self.link
-        if link is None:
-            return
+        assert link is not None
         try:
             frames = link.receive()
         except FrameError as error:

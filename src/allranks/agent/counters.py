@@ -129,19 +129,19 @@ class DeviceReader:
     """The child's side: reads the devices again and again. What they had counted at first is left out."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
-        self._nvml = Nvml(addresses[:MOST_DEVICES]) if addresses else None
+        self._nvml = Nvml(addresses[:MOST_DEVICES])
         self._ports = _ports()[:MOST_DEVICES]
         self._first: Dict[str, int] = {}
-        self.has_devices = bool(self._ports or (self._nvml and self._nvml.devices))
+        self.has_devices = bool(self._ports or self._nvml.devices)
 
     def read(self) -> DeviceCounters:
         """Read all of them."""
-        gpus = [self._nvml.read(address) for address in self._nvml.devices] if self._nvml else []
+        gpus = map(self._nvml.read, self._nvml.devices)
         return DeviceCounters(tuple(map(self._since, gpus)), tuple(map(self._read_port, self._ports)))
 
     def wait(self, seconds: float) -> None:
         """Wait so long, or until a GPU has an Xid."""
-        if self._nvml is None or not self._nvml.wait(seconds):
+        if not self._nvml.wait(seconds):
             time.sleep(seconds)
 
     def _since(self, gpu: GpuCounters) -> GpuCounters:
@@ -214,6 +214,8 @@ class Nvml:
         self._events = ctypes.c_void_p()
         self._xids: Dict[str, List[int]] = {}
         self._is_lost = False
+        if not addresses:
+            return
         try:
             self._library = ctypes.CDLL(LIBRARY)
         except OSError:

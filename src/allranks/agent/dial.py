@@ -2,10 +2,6 @@
 
 Where no login is possible (Kubernetes pods, tasks of a scheduler, a second terminal), every node dials the node
 that coordinates. Records carry control messages (`C` and JSON) or bytes of a channel (`D`, 4 bytes its number).
-
-    node → controller: hello, close, declined, stop, signal
-    controller → node: wait, refused, open, close, call, over
-
 A connection that breaks is dialled again for as long as the lease lasts; the agent and its ranks do not notice. A call
 asks for one more connection, for a command or a fetch of the person at node 0: it has a process of its own here, so
 that nothing of it holds up the run.

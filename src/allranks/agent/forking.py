@@ -40,7 +40,7 @@ WAIT_FACTOR = 3.0
 TORCH_SECONDS = 200.0  # in the place of a record: torch on a shared file system
 DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, AMD, WSL
 NO_DEVICES = ("", "-1", "NoDevFiles")
-SEEN = "the ranks see GPUs"  # why there is no template
+SEEN = "the ranks see GPUs"  # speaks against a template
 KEPT_BY = ("auto", "torch")  # values of --preload with which a later run may use what this one imports
 
 

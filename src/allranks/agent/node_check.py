@@ -172,7 +172,7 @@ def _parts(order: SetupOrder) -> List[FactPart]:
         FactPart("data", lambda: list(map(_data, order.data_paths)), FILE_SECONDS),
         FactPart("nccl", lambda: nccl_facts(environ), FILE_SECONDS),
         FactPart("interfaces", netfacts.interfaces),
-        FactPart("shm", lambda: _shm("/dev/shm")),
+        FactPart("shm", _shm),
         FactPart("gpus", lambda: gpufacts.gpus(environ)),
         FactPart("logind", logind),
         FactPart("identity", _identity),
@@ -208,8 +208,8 @@ def _space(path: str) -> FreeSpace:
     return FreeSpace(path, writable, disk.f_bavail * disk.f_frsize, disk.f_favail if disk.f_files else None)
 
 
-def _shm(path: str) -> SharedMemory:
-    disk = os.statvfs(path)
+def _shm() -> SharedMemory:
+    disk = os.statvfs("/dev/shm")
     return SharedMemory(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
 
