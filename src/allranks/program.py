@@ -25,7 +25,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Mapping, MutableMapping, MutableSequence
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -270,9 +270,7 @@ def init_process_group(
     place = find_place(os.environ)
     limit: dict[str, Any] = {}
     timeout_text = "torch's default"
-    source = "argument"
-    if timeout is None:
-        timeout, source = limit_of(GROUP_NAMES, os.environ)
+    timeout, source = limit_of(GROUP_NAMES, os.environ) if timeout is None else (timeout, "argument")
     if timeout is not None:
         limit["timeout"] = datetime.timedelta(seconds=timeout)
         timeout_text = f"{timeout:g} s ({source})"
@@ -377,46 +375,36 @@ def is_own(address: str) -> bool:
     return False
 
 
-class Patience:
-    """A wait that says every ten seconds why it goes on."""
+def until(look: Callable[[], str], ends: float, pause: float, words: str, quiet: bool) -> str:
+    """Look until nothing is missing any more, or the time is over; give what is missing then.
 
-    def __init__(self, ends: float, quiet: bool) -> None:
-        self.ends = ends
-        self.quiet = quiet
-        self.began = time.monotonic()
-        self.spoke = self.began
-
-    def over(self) -> bool:
-        """Tell whether the time is up."""
-        return time.monotonic() >= self.ends
-
-    @property
-    def seconds(self) -> float:
-        """Give how long it has lasted."""
-        return time.monotonic() - self.began
-
-    def go_on(self, what: str, reason: str, pause: float) -> None:
-        """Say what is awaited and why, if it is time to, and pause."""
+    What is missing is said every ten seconds, in these `words` with `seconds` and `reason`."""
+    began = time.monotonic()
+    spoke = began
+    while True:
+        reason = look()
         now = time.monotonic()
-        if now - self.spoke >= SAY_EVERY:
-            self.spoke = now
-            say(self.quiet, f"{what} ({self.seconds:.0f} s){reason}")
-        time.sleep(min(pause, max(0.0, self.ends - now)))
+        if not reason or now >= ends:
+            return reason
+        if now - spoke >= SAY_EVERY:
+            spoke = now
+            say(quiet, words.format(seconds=f"{now - began:.0f} s", reason=reason))
+        time.sleep(min(pause, max(0.0, ends - now)))
 
 
 def wait_for_master(address: str, port: int, ends: float, quiet: bool) -> None:
     """Wait until the master listens; the reason why not is said every ten seconds, and in the error."""
     master = f"master {address}:{port}"
     say(quiet, f"waiting for {master}")
-    patience = Patience(ends, quiet)
-    while True:
-        reason = try_master(address, port, min(3.0, max(0.2, ends - time.monotonic())))
-        if not reason:
-            say(quiet, f"{master} is ready for connections")
-            return
-        if patience.over():
-            raise StartError(f"{master} was not ready within {patience.seconds:.0f} s: {reason}")
-        patience.go_on(f"still waiting for {master}", f": {reason}", TRY_EVERY)
+    began = time.monotonic()
+
+    def look() -> str:
+        return try_master(address, port, min(3.0, max(0.2, ends - time.monotonic())))
+
+    reason = until(look, ends, TRY_EVERY, f"still waiting for {master} ({{seconds}}): {{reason}}", quiet)
+    if reason:
+        raise StartError(f"{master} was not ready within {time.monotonic() - began:.0f} s: {reason}")
+    say(quiet, f"{master} is ready for connections")
 
 
 def try_master(address: str, port: int, seconds: float) -> str:
@@ -452,12 +440,12 @@ def _gather(store: Store, place: ProgramPlace, ends: float, quiet: bool) -> None
     store.set(f"here/{place.rank}", "1")
     if place.rank == 0:
         missing = list(range(place.world_size))
-        patience = Patience(ends, quiet)
-        while True:
-            missing = [rank for rank in missing if not _is_there(store, f"here/{rank}")]
-            if not missing or patience.over():
-                break
-            patience.go_on(f"waiting for {spans(missing)}", "", 0.05)
+
+        def look() -> str:
+            missing[:] = [rank for rank in missing if not _is_there(store, f"here/{rank}")]
+            return spans(missing)
+
+        until(look, ends, 0.05, "waiting for {reason} ({seconds})", quiet)
         store.set("go", json.dumps(missing))
         time.sleep(1.0 if missing else 0.0)  # the others read it before the store goes with this process
     else:
@@ -489,11 +477,11 @@ def _is_there(store: Store, key: str) -> bool:
 def spans(ranks: list[int]) -> str:
     """Write a few ranks, or ranges of many.
 
-    >>> spans([3]), spans([0, 1, 2, 7])
-    ('rank 3', 'ranks 0-2, 7')
+    >>> spans([3]), spans([0, 1, 2, 7]), spans([])
+    ('rank 3', 'ranks 0-2, 7', '')
     """
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
+    if len(ranks) < 2:
+        return "".join(f"rank {rank}" for rank in ranks)
     ranges: list[list[int]] = []
     for rank in ranks:
         if ranges and rank == ranges[-1][-1] + 1:
@@ -684,9 +672,7 @@ def world_changed() -> WorldChange | None:
     """
     before = _number("ALLRANKS_FORMER_WORLD_SIZE", os.environ)
     now = _number("WORLD_SIZE", os.environ)
-    if before is None or now is None:
-        return None
-    return WorldChange(before, now)
+    return None if before is None or now is None else WorldChange(before, now)
 
 
 def checkpoint_dir() -> str:

@@ -34,15 +34,17 @@ def node_dir(tmp_path: Path) -> Path:
 # -- pieces --------------------------------------------------------------------------------------------
 
 
-def archive_of(pieces: int) -> tuple[bytes, dict[str, Any]]:
+def announced(node_dir: Path, pieces: int) -> tuple[bytes, dict[str, Any], Node]:
+    """An archive, its order, and a node that has had that."""
     data = tar_of(Member("data.bin", os.urandom(pieces * 1000)))
-    return data, order_of(data)
+    order = order_of(data)
+    node = Node(node_dir)
+    node.ship(order)
+    return data, order, node
 
 
 def test_pieces_in_order_are_acknowledged(node_dir: Path) -> None:
-    data, order = archive_of(3)
-    node = Node(node_dir)
-    node.ship(order)
+    data, order, node = announced(node_dir, 3)
     assert node.said == [{"type": "got", "bytes": 0, "begin": True}]
     node.chunk(0, data[:1000])
     node.chunk(1000, data[1000:2500])
@@ -58,9 +60,7 @@ def test_pieces_in_order_are_acknowledged(node_dir: Path) -> None:
 def test_a_tree_whose_unpacking_the_end_of_an_attempt_has_killed_comes_again(
     node_dir: Path, is_asked_early: bool
 ) -> None:
-    data, order = archive_of(3)
-    node = Node(node_dir)
-    node.ship(order)
+    data, order, node = announced(node_dir, 3)
     node.chunk(0, data)
     (node_dir / "tree").mkdir()
     (node_dir / "tree" / "half").touch()
@@ -79,9 +79,7 @@ def test_a_tree_whose_unpacking_the_end_of_an_attempt_has_killed_comes_again(
 
 
 def test_an_unpacking_that_dies_on_its_own_is_a_failure(node_dir: Path) -> None:
-    data, order = archive_of(3)
-    node = Node(node_dir)
-    node.ship(order)
+    data, _, node = announced(node_dir, 3)
     node.receiver.interrupt()  # an end before all is here kills no unpacking
     node.chunk(0, data)
     node.kill()
@@ -89,9 +87,7 @@ def test_an_unpacking_that_dies_on_its_own_is_a_failure(node_dir: Path) -> None:
 
 
 def test_pieces_that_come_twice_or_out_of_order(node_dir: Path) -> None:
-    data, order = archive_of(5)
-    node = Node(node_dir)
-    node.ship(order)
+    data, order, node = announced(node_dir, 5)
     node.chunk(2000, data[2000:3000])  # too early
     node.chunk(0, data[:1000])
     node.chunk(0, data[:1000])  # again
@@ -108,9 +104,7 @@ def test_pieces_that_come_twice_or_out_of_order(node_dir: Path) -> None:
 
 def test_a_break_while_it_is_unpacked_and_after(node_dir: Path) -> None:
     """Announced again: the answer comes when there is one, and is the same ever after."""
-    data, order = archive_of(1)
-    node = Node(node_dir)
-    node.ship(order)
+    data, order, node = announced(node_dir, 1)
     node.chunk(0, data)
     said = len(node.said)
     node.ship(order)
@@ -124,9 +118,7 @@ def test_a_break_while_it_is_unpacked_and_after(node_dir: Path) -> None:
 
 
 def test_more_than_was_announced(node_dir: Path) -> None:
-    data, order = archive_of(1)
-    node = Node(node_dir)
-    node.ship(order)
+    data, order, node = announced(node_dir, 1)
     node.chunk(0, data + b"x")
     assert "more arrived than was announced" in node.last["error"] and not node.tasks
     assert sorted(os.listdir(node_dir)) == ["outputs", "spool"]

@@ -109,10 +109,8 @@ LEAVING = ["'the text'", "3", "None", "0", "True", "-1", "256", "2.5", "'é\\udc
 ENDING = ["end", "hard", "aborted", "interrupted", "interrupt_class", "interrupted_loop", "terminated", "handled"]
 ENDING += ["thread_fails", "thread_exits", "thread_outlives", "fork_fails", "fork_ends", "stdout_closed"]
 ENDING += ["stderr_gone", "absent"]
-CASES = [
-    ("", IDENTITY),
-    ("", "./" + IDENTITY),
-    ("", "pkg/../" + IDENTITY),
+HOOKS = [f"hooks.py {name}" for name in ("default", "own", "broken", "leaves", "none")]
+WITH_FLAGS = [
     ("-u -X dev -W error::UserWarning -X allranks=1", IDENTITY),
     ("-I", IDENTITY),
     ("-E -s -B -O", IDENTITY),
@@ -122,60 +120,31 @@ CASES = [
     ("-b -X dev", "flags.py"),
     ("-bb", "flags.py"),
     ("-X dev -W error", "raising.py plain"),
-    ("", "shadow/shadow.py"),
-    ("", "link.py"),
     ("-I", "shadow/shadow.py"),
-    ("", "pickling.py"),
-    ("", "workers.py spawn forkserver fork"),
-    ("", "warned.py"),
     ("-W ignore", "warned.py"),
-    ("", "looking.py"),
-    ("", "collected.py"),
-    ("", "collected.py fail"),
-    ("", "again.py"),
-    ("", "'café ü.py'"),
-    *[("", f"raising.py {name}") for name in RAISING],
-    *[("", "leaving.py " + shlex.quote(value)) for value in LEAVING],
     ("-u", "leaving.py \"'unbuffered'\""),
-    *[("", f"ending.py {name}") for name in ENDING],
-    *[("", f"hooks.py {name}") for name in ("default", "own", "broken", "leaves", "none")],
-    ("", "-m pkg.inner.tool a -b --c=d"),
     ("-u -X dev", "-m pkg.inner.tool"),
-    ("", "-m pkg"),
-    ("", "-m pkg text"),
     ("-u", "-m pkg text"),
-    ("", "-m pkg.broken"),
-    ("", "-m pkg.wrong"),
-    ("", "-m pkg.none"),
-    ("", "-m pkg.inner"),
-    ("", "-m none.at.all"),
-    ("", "-m pkg.inner.tool.py"),
-    ("", "-m .relative"),
-    ("", "-m identity one"),
-    ("", "-m json.tool absent.json"),
-    ("", "-m timeit -n 1 -r 1 -s 'import sys' 'print(sys.argv, __name__); sys.exit(5)'"),
-    *[("", f"-m {module}") for module in ("warned", "looking", "collected", "pickling", "again")],
-    *[("", f"-m raising {name}") for name in RAISING],
-    *[("", "-m leaving " + shlex.quote(value)) for value in LEAVING],
-    *[("", f"-m ending {name}") for name in ENDING],
-    *[("", f"-m hooks {name}") for name in ("default", "own", "broken", "leaves", "none")],
-    ("", "app a b"),
-    ("", "./app/"),
-    ("", "app.zip a b"),
     ("-I", "app"),
-    ("", "empty"),
-    ("", "absent.py"),
-    ("", "absent/absent.py a"),
-    ("", "identity.py/absent"),
-    *[("", name) for name in BROKEN if name.isascii() and not name.startswith("pkg")],
     ("-W error", "warn_only.py"),
     ("-W always", "warn_broken.py"),
     ("-X dev", "warn_only.py"),
-    ("", "-c 'import sys; print(sys.argv, __name__)' a"),
-    ("", "- a"),
-    ("", ""),
-    ("", "-m"),
 ]
+SCRIPTS = [IDENTITY, "./" + IDENTITY, "pkg/../" + IDENTITY, "shadow/shadow.py", "link.py", "pickling.py"]
+SCRIPTS += ["workers.py spawn forkserver fork", "warned.py", "looking.py", "collected.py", "collected.py fail"]
+SCRIPTS += ["again.py", "'café ü.py'", *(f"raising.py {name}" for name in RAISING)]
+SCRIPTS += ["leaving.py " + shlex.quote(value) for value in LEAVING]
+SCRIPTS += [*(f"ending.py {name}" for name in ENDING), *HOOKS]
+MODULES = ["pkg.inner.tool a -b --c=d", "pkg", "pkg text", "pkg.broken", "pkg.wrong", "pkg.none", "pkg.inner"]
+MODULES += ["none.at.all", "pkg.inner.tool.py", ".relative", "identity one", "json.tool absent.json"]
+MODULES += ["timeit -n 1 -r 1 -s 'import sys' 'print(sys.argv, __name__); sys.exit(5)'"]
+MODULES += ["warned", "looking", "collected", "pickling", "again", *(f"raising {name}" for name in RAISING)]
+MODULES += ["leaving " + shlex.quote(value) for value in LEAVING]
+MODULES += [*(f"ending {name}" for name in ENDING), *(hook.replace(".py", "") for hook in HOOKS)]
+OTHERS = ["app a b", "./app/", "app.zip a b", "empty", "absent.py", "absent/absent.py a", "identity.py/absent"]
+OTHERS += [name for name in BROKEN if name.isascii() and not name.startswith("pkg")]
+OTHERS += ["-c 'import sys; print(sys.argv, __name__)' a", "- a", "", "-m"]
+CASES = [*WITH_FLAGS, *(("", words) for words in [*SCRIPTS, *(f"-m {name}" for name in MODULES), *OTHERS])]
 
 
 def environment(place: Path) -> dict[str, str]:

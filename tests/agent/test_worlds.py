@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,16 @@ OWN = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29501", "TORCHELASTIC_RUN_ID"
 SLEEP = [sys.executable, "-c", "import time; time.sleep(120)"]
 
 
-def start(**variables: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(SLEEP, env={**os.environ, **variables})
+@contextmanager
+def started(*environments: dict[str, str]) -> Iterator[None]:
+    """A process with each of these environments, until the end of the block."""
+    processes = [subprocess.Popen(SLEEP, env={**os.environ, **variables}) for variables in environments]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def look_until(worlds: Worlds, told: list[WorldMessage], here: int) -> WorldMessage:
@@ -36,14 +46,9 @@ def test_a_world_of_its_own_and_one_that_is_inherited() -> None:
     told: list[WorldMessage] = []
     worlds = Worlds(3, told.append)
     worlds.given(GIVEN)
-    processes = [start(**GIVEN), start(**OWN, RANK="0", WORLD_SIZE="2"), start(**OWN, RANK="1", WORLD_SIZE="2")]
-    try:
+    with started(GIVEN, {**OWN, "RANK": "0", "WORLD_SIZE": "2"}, {**OWN, "RANK": "1", "WORLD_SIZE": "2"}):
         assert look_until(worlds, told, here=2) == WorldMessage(3, 0, 2, 2, lives=True, is_all=True)
         assert {message.size for message in told} == {2}, "what was given to the ranks is no world of its own"
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
     worlds.look(running=True)
     assert told[-1] == WorldMessage(3, 0, 2, 2, lives=False, is_all=True)
     assert worlds.told() == (told[-1],), "a controller that comes later is told again"
@@ -53,14 +58,10 @@ def test_nothing_is_read_once_the_run_has_its_own_world() -> None:
     told: list[WorldMessage] = []
     worlds = Worlds(0, told.append)
     worlds.settle(4, ranks=2)
-    process = start(**OWN, RANK="0", WORLD_SIZE="1")
-    try:
+    with started({**OWN, "RANK": "0", "WORLD_SIZE": "1"}):
         for _ in range(3):
             time.sleep(0.1)
             worlds.look(running=True)
-    finally:
-        process.kill()
-        process.wait()
     assert told == []
 
 

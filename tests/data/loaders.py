@@ -82,6 +82,11 @@ def epochs(loader, set_epoch=None):
         yield loader
 
 
+def sampled(data, parts, part, **more):
+    sampler = DistributedSampler(data, parts, part)
+    return epochs(DataLoader(data, BATCH, sampler=sampler, **more), sampler.set_epoch)
+
+
 # ---- wrong
 
 
@@ -90,14 +95,11 @@ def no_sampler():
 
 
 def by_local_rank():
-    sampler = DistributedSampler(Images(), LOCAL_WORLD(), LOCAL())
-    return epochs(DataLoader(Images(), BATCH, sampler=sampler), sampler.set_epoch)
+    return sampled(Images(), LOCAL_WORLD(), LOCAL())
 
 
 def sharded_twice():
-    mine = Subset(Images(), list(range(RANK(), SIZE, WORLD())))
-    sampler = DistributedSampler(mine, WORLD(), RANK())
-    return epochs(DataLoader(mine, BATCH, sampler=sampler), sampler.set_epoch)
+    return sampled(Subset(Images(), list(range(RANK(), SIZE, WORLD()))), WORLD(), RANK())
 
 
 def same_seed_replacement():
@@ -110,10 +112,7 @@ def epoch_forgotten():
 
 
 def drop_last_differs():
-    data = Images(SIZE + 8)
-    sampler = DistributedSampler(data, WORLD(), RANK(), drop_last=False)
-    loader = DataLoader(data, BATCH, sampler=sampler, drop_last=RANK() == 0)
-    return epochs(loader, sampler.set_epoch)
+    return sampled(Images(SIZE + 8), WORLD(), RANK(), drop_last=RANK() == 0)
 
 
 def workers_repeat():
@@ -121,8 +120,7 @@ def workers_repeat():
 
 
 def by_node_only():
-    sampler = DistributedSampler(Images(), NODES(), NODE())
-    return epochs(DataLoader(Images(), BATCH, sampler=sampler), sampler.set_epoch)
+    return sampled(Images(), NODES(), NODE())
 
 
 def rank_without_data():
@@ -138,14 +136,11 @@ def shuffled_per_rank():
 
 
 def distributed():
-    sampler = DistributedSampler(Images(), WORLD(), RANK())
-    return epochs(DataLoader(Images(), BATCH, sampler=sampler), sampler.set_epoch)
+    return sampled(Images(), WORLD(), RANK())
 
 
 def distributed_padded():
-    data = Images(SIZE + 1)
-    sampler = DistributedSampler(data, WORLD(), RANK())
-    return epochs(DataLoader(data, BATCH, sampler=sampler), sampler.set_epoch)
+    return sampled(Images(SIZE + 1), WORLD(), RANK())
 
 
 def batch_sampler():
@@ -169,8 +164,7 @@ def single_rank():
 
 
 def augmented():
-    sampler = DistributedSampler(Augmented(), WORLD(), RANK())
-    return epochs(DataLoader(Augmented(), BATCH, sampler=sampler), sampler.set_epoch)
+    return sampled(Augmented(), WORLD(), RANK())
 
 
 def augmented_not_sharded():

@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Callable, Dict, List, Optional, Set, Tuple
 
@@ -109,10 +110,8 @@ def _count(udp: socket.socket, token: bytes, counts: BurstCounts) -> None:
         elif kind == SIZE_KIND:
             counts.largest[number] = max(counts.largest.get(number, 0), sequence)
         elif kind == ASK_KIND:
-            try:
+            with suppress(OSError):
                 udp.sendto(HEAD.pack(sent_token, number, ANSWER_KIND, sequence) + counts.answer(number), sender)
-            except OSError:
-                pass
 
 
 def _answer(client: socket.socket, token: str, counts: BurstCounts, room: threading.Semaphore) -> None:
@@ -197,12 +196,10 @@ def _send_bulk(pair: PeerResult, sock: socket.socket) -> Tuple[PeerResult, Optio
     """Send what an MTU black hole swallows; the connection where it is of use afterwards."""
     begun = time.monotonic()
     arrived = False
-    try:
+    with suppress(OSError):
         sock.settimeout(BULK_SECONDS)
         sock.sendall(b"bulk %d\n" % BULK + bytes(BULK))
         arrived = sock.recv(16).startswith(b"got")
-    except OSError:
-        pass
     pair = pair._replace(bulk=arrived, bulk_s=round(time.monotonic() - begun, 4))
     if arrived:
         return pair, sock
@@ -263,10 +260,8 @@ def _local_mtu(sock: socket.socket, version: int) -> int:
 
 
 def _send(sock: socket.socket, data: bytes) -> None:
-    try:
+    with suppress(OSError):  # a rejected packet before, or one that is too large: the other end counts what arrives
         sock.send(data)
-    except OSError:
-        pass  # a rejected packet before, or one that is too large: what arrives is counted at the other end
 
 
 def _ask(sock: socket.socket, head: Callable[[int, int], bytes]) -> bytes:

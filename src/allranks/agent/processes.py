@@ -13,6 +13,7 @@ import pwd
 import resource
 import signal
 import time
+from contextlib import suppress
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from allranks.protocol.node_names import RUN_TAG
@@ -78,11 +79,9 @@ def raise_limits() -> None:
     NCCL locks memory and opens many sockets, a rank starts many threads, the launcher has three files a node.
     """
     for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC):
-        try:
+        with suppress(OSError, ValueError):
             hard = resource.getrlimit(limit)[1]
             resource.setrlimit(limit, (hard, hard))
-        except (OSError, ValueError):
-            pass
 
 
 class Process(NamedTuple):
@@ -224,12 +223,8 @@ def tagged(run_tag: str) -> List[Process]:
 def command_of(pid: int) -> str:
     """Name a process by its command line for messages, in at most 200 characters."""
     text = read_text("/proc/%d/cmdline" % pid, 4096).replace("\0", " ").strip()
-    if text:
-        return text[:200]
     name = read_text("/proc/%d/comm" % pid)
-    if not name:
-        return "?"
-    return "[%s]" % name
+    return text[:200] or ("[%s]" % name if name else "?")
 
 
 def remaining(processes: Sequence[Process]) -> List[RemainingProcess]:
@@ -323,8 +318,8 @@ def user_name(uid: int) -> str:
 def wake_by_signals() -> int:
     """Have every signal with a handler write to a pipe, SIGCHLD among them; give the end that a selector watches."""
     read_end, write_end = os.pipe()
-    for end in (read_end, write_end):
-        os.set_blocking(end, False)
+    os.set_blocking(read_end, False)
+    os.set_blocking(write_end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     return read_end
@@ -332,7 +327,5 @@ def wake_by_signals() -> int:
 
 def clear_wake(read_end: int) -> None:
     """Empty the pipe of `wake_by_signals`."""
-    try:
+    with suppress(BlockingIOError):
         os.read(read_end, 4096)
-    except BlockingIOError:
-        pass

@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import suppress
 from typing import List, Optional, Tuple
 
 from allranks.protocol.messages import (
@@ -128,10 +129,8 @@ class MasterPort:
             except OSError:
                 break
             client.setblocking(False)
-            try:
+            with suppress(OSError):
                 client.send(self._token)
-            except OSError:
-                pass
             self._clients.append((time.monotonic(), client))
             if len(self._clients) > MOST_CLIENTS:
                 self._clients.pop(0)[1].close()  # whoever asks for the token reads it at once

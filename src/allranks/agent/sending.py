@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from typing import Iterator, List, Tuple
+from typing import Iterator, List, Optional
 
 from allranks.protocol.frames import CHUNK, RANK_LOG, Stream, pack_output
 from allranks.protocol.header import FetchHeader
@@ -38,12 +38,12 @@ def _list(root: str) -> None:
     batch: List[OutputFile] = []
     count = 0
     skipped = 0
-    for path, size in _files(root):
-        if size < 0 or count >= MOST_FILES:
+    for file in _files(root):
+        if file is None or count >= MOST_FILES:
             skipped += 1
             continue
         count += 1
-        batch.append(OutputFile(path, size))
+        batch.append(file)
         if len(batch) == BATCH:
             write_all(1, pack_message(ListedMessage(tuple(batch))))
             batch = []
@@ -51,8 +51,8 @@ def _list(root: str) -> None:
     write_all(1, pack_message(ListedMessage(tuple(batch), True, skipped, error)))
 
 
-def _files(root: str) -> Iterator[Tuple[str, int]]:
-    """Yield path and size of each regular file below a directory; size -1 for links, pipes and names that are not text.
+def _files(root: str) -> Iterator[Optional[OutputFile]]:
+    """Yield each regular file below a directory; None for links, pipes and names that are not text.
 
     Links are not followed.
     """
@@ -66,9 +66,9 @@ def _files(root: str) -> Iterator[Tuple[str, int]]:
                 relative = os.path.relpath(path, root)
                 relative.encode()
             except (OSError, UnicodeError):
-                yield "", -1
+                yield None
                 continue
-            yield relative, status.st_size if stat.S_ISREG(status.st_mode) else -1
+            yield OutputFile(relative, status.st_size) if stat.S_ISREG(status.st_mode) else None
 
 
 def _send(top: str, index: int, path: str, offset: int) -> SentMessage:

@@ -91,9 +91,11 @@ class Worlds:
             self._ranks[world] = set()
             self._members[world] = set()
             program = _program_of(command_line(process.pid))
-            is_all = all(map(_only_starts, _above(process.parent, living)))
-            number = len(self._told)
-            self._told[world] = WorldMessage(self._attempt, number, world[0], here=0, program=program, is_all=is_all)
+            above = process.parent
+            while above in living and _only_starts(above):
+                above = living[above].parent
+            new = WorldMessage(self._attempt, len(self._told), world[0], here=0, program=program)
+            self._told[world] = new._replace(is_all=above not in living)
         self._ranks[world].add(rank)
         self._members[world].add((process.pid, process.start))
 
@@ -119,13 +121,6 @@ def _program_of(words: List[str]) -> str:
     if read.kind not in ("python-script", "python-module"):
         return ""
     return " ".join(read.program[: 2 if read.kind == "python-module" else 1])[:NAME]
-
-
-def _above(pid: int, living: Mapping[int, Process]) -> Iterable[int]:
-    """Give this process and those above it that are below this one."""
-    while pid in living:
-        yield pid
-        pid = living[pid].parent
 
 
 def _only_starts(pid: int) -> bool:
