@@ -59,15 +59,8 @@ class ControlledLaunch:
 def begin(resolved: Resolved, cluster: Cluster, reach: NodeReach, view: View) -> ControlledRun:
     """Make the run directory and the session of a run on these nodes, and show what begins."""
     require_patterns(resolved.spec)
-    session = sessions.create(
-        resolved.spec,
-        cluster,
-        reach,
-        os.environ,
-        os.getcwd(),
-        lambda: view,
-        resolved.expected_world_size,
-    )
+    size = resolved.expected_world_size
+    session = sessions.create(resolved.spec, cluster, reach, os.environ, os.getcwd(), lambda: view, size)
     with over_when_interrupted(session.run_dir):
         view.opening(opening(session))
         for sentence in cluster.avoided:

@@ -104,10 +104,11 @@ def own_file(environ: Mapping[str, str], one_host: bool) -> Path:
         try:
             place.mkdir(mode=0o700, parents=place == home, exist_ok=True)
             node_directory.check_private(str(place), entered=place == home)
-        except (OSError, node_directory.NoNodeDir) as error:
-            why.append(str(error) if isinstance(error, node_directory.NoNodeDir) else f"{place}: {error.strerror}")
-        else:
             return place / NAME
+        except node_directory.NoNodeDir as error:
+            why.append(str(error))
+        except OSError as error:
+            why.append(f"{place}: {error.strerror}")
     raise UsageError(f"no join secret, and none can be kept here ({'; '.join(why)})\n{NEW_SECRET}")
 
 

@@ -50,18 +50,17 @@ class RemoteShell:
 
         `show NAME COMMAND` prints a file of the answer, and `$T` is the mark of this answer alone.
         """
-        if self._client is None:
-            self._client = self._connect()
+        client = self._client = self._client or self._connect()
         mark = secrets.token_hex(16)
         script = f'exec 2>/dev/null\nT={mark}\n{SHOW}\n{commands}\necho "$T done"\n'
-        self._send(script.encode("utf-8", "surrogateescape"))
-        return files_of(self._receive(f"{mark} done\n".encode()), mark.encode())
+        self._send(client, script.encode("utf-8", "surrogateescape"))
+        return files_of(self._receive(client, f"{mark} done\n".encode()), mark.encode())
 
     def become(self, command: str) -> Client:
         """Have a command take the place of the shell that has answered, and return its client of ssh."""
-        assert self._client is not None
-        self._send(f"exec {command}\n".encode("utf-8", "surrogateescape"))
         client = self._client
+        assert client is not None
+        self._send(client, f"exec {command}\n".encode("utf-8", "surrogateescape"))
         self._client = None
         return client
 
@@ -79,41 +78,38 @@ class RemoteShell:
         except OSError as error:
             raise _refused(self._transport.not_started(self._node, error)) from None
 
-    def _send(self, data: bytes) -> None:
-        assert self._client is not None
+    def _send(self, client: Client, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
-            _, ready, _ = select.select([], [self._client.stdin], [], ANSWER_SECONDS)
+            _, ready, _ = select.select([], [client.stdin], [], ANSWER_SECONDS)
             if not ready:
                 raise _refused(silent(self._node, ANSWER_SECONDS))
             try:
-                rest = rest[os.write(self._client.stdin, rest) :]
+                rest = rest[os.write(client.stdin, rest) :]
             except OSError:
-                raise _refused(self._why_ended(b"")) from None
+                raise _refused(self._why_ended(client, b"")) from None
 
-    def _receive(self, end: bytes) -> bytes:
-        assert self._client is not None
+    def _receive(self, client: Client, end: bytes) -> bytes:
         deadline = time.monotonic() + ANSWER_SECONDS
         answer = bytearray()
         while not answer.endswith(end):
-            ready, _, _ = select.select([self._client.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            ready, _, _ = select.select([client.stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise _refused(silent(self._node, ANSWER_SECONDS))
-            data = os.read(self._client.stdout, 1 << 20)
+            data = os.read(client.stdout, 1 << 20)
             if not data:
-                raise _refused(self._why_ended(bytes(answer[-STDERR_LIMIT:])))
+                raise _refused(self._why_ended(client, bytes(answer[-STDERR_LIMIT:])))
             answer += data
             if len(answer) > ANSWER_LIMIT:
                 raise TransportError(f"{self._node.name}: its answer is longer than {ANSWER_LIMIT >> 20} MB")
         return bytes(answer)
 
-    def _why_ended(self, answer: bytes) -> Finding:
-        assert self._client is not None
-        code = self._client.code(2.0)
+    def _why_ended(self, client: Client, answer: bytes) -> Finding:
+        code = client.code(2.0)
         stderr = b""
-        if self._client.stderr is not None:
+        if client.stderr is not None:
             with contextlib.suppress(OSError):
-                stderr = os.read(self._client.stderr, STDERR_LIMIT)
+                stderr = os.read(client.stderr, STDERR_LIMIT)
         return self._transport.failure(self._node, answer, stderr.decode("utf-8", "replace"), code)
 
 

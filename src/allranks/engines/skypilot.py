@@ -197,11 +197,8 @@ class SkyPilot(RemoteEngine):
 
 
 def _cluster_line(place: ClusterOfRun) -> str:
-    """Return the cluster's line of `sky status`; empty where the cluster does not exist."""
-    for line in call("status", place.name).splitlines():
-        if line.startswith(place.name):
-            return " ".join(line.split())
-    return ""
+    lines = (line for line in call("status", place.name).splitlines() if line.startswith(place.name))
+    return " ".join(next(lines, "").split())
 
 
 ENGINE = SkyPilot()

@@ -11,7 +11,6 @@ from allranks.cluster import Node
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang.transport import NodeReach, Transport
-from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
 
 from .reachable_nodes import listed_cluster
@@ -79,11 +78,6 @@ class ListedReach(NodeReach):
         super().__init__(transport, keeps_launch=True)
         self._spec = spec
         self._changed_at = self._change_of_list()
-
-    def run_directory(self, runs_dir: str) -> RunDirectory | None:
-        """Return the run directory that who started this controller over ssh has made; else None."""
-        named = os.environ.pop("ALLRANKS_RUN_DIR", None)
-        return RunDirectory(Path(named)) if named else None
 
     def listed_again(self) -> Sequence[Node]:
         """Return the nodes of the hostfile, where it has changed. A file that cannot be read now is read later."""

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from allranks.agent.processes import PR_SET_PDEATHSIG, prctl, raise_limits
@@ -310,8 +311,9 @@ class NodeReach:
         return {}
 
     def run_directory(self, runs_dir: str) -> RunDirectory | None:
-        """Return the run directory that is there for this run already."""
-        return None
+        """Return the run directory that who started this controller has made for the run; else None."""
+        named = os.environ.pop("ALLRANKS_RUN_DIR", None)
+        return RunDirectory(Path(named)) if named else None
 
     def begin(self, session: BegunSession) -> None:
         """Prepare the nodes for a session that is about to run."""

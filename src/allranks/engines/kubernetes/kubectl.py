@@ -151,16 +151,12 @@ class Kubectl:
     def remove(self, run: str, kind: str, grace: int | None = None) -> None:
         """Begin to remove everything of the run. `grace`: seconds that pods have; None: their own."""
         label = ["-l", f"{RUN_LABEL}={run}", "--ignore-not-found", "--wait=false"]
-        cascade = "--cascade=foreground"
-        hurry = []
-        if grace is not None:
-            cascade = "--cascade=background"
-            hurry = [f"--grace-period={grace}"]
+        hurry = [] if grace is None else [f"--grace-period={grace}"]
         if grace == 0:
             hurry.append("--force")
         if KINDS[kind]:
-            self.call("delete", KINDS[kind], *label, cascade)
-        if grace is not None or not KINDS[kind]:
+            self.call("delete", KINDS[kind], *label, f"--cascade={'background' if hurry else 'foreground'}")
+        if hurry or not KINDS[kind]:
             self.call("delete", "pods", *label, *hurry)
 
     def remove_parts(self, run: str) -> None:

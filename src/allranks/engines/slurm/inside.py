@@ -82,15 +82,11 @@ class Inside(NodeReach):
 
     def run_directory(self, runs_dir: str) -> RunDirectory | None:
         """Return the run directory of who submitted this job, or of its start before a requeue; else None."""
-        named = os.environ.pop("ALLRANKS_RUN_DIR", None)
-        if named:
-            return RunDirectory(Path(named))
-        if not self.allocation.restarts:
-            return None
+        named = super().run_directory(runs_dir)
+        if named is not None or not self.allocation.restarts:
+            return named
         before = [run for run in RunDirectory.list_runs(Path(runs_dir)) if run.job == self.allocation.job]
-        if not before:
-            return None
-        return before[-1]
+        return before[-1] if before else None
 
     def announce(self, run: RunDirectory) -> None:
         """Say in the job's comment where the run directory is; in a thread, as slurmctld may take its time."""
@@ -153,25 +149,21 @@ class Inside(NodeReach):
             return ended(job.reported("NODE_FAIL", node), line=line, advice=advice)
         if job.state == "RUNNING" and out_of_memory(printed):
             return ended(job.reported("OUT_OF_MEMORY"), line=out_of_memory(printed), advice=advice)
-        end_state = cancelled(printed) or cancelled(_end_of(job.stdout)) or ("CANCELLED", "")
-        if end_state[0] != "CANCELLED":
-            return ended(job.reported(end_state[0]), jobs.kill_wait(), end_state[1], advice)
-        if job.state in ("RUNNING", "PENDING"):
+        state, line = cancelled(printed) or cancelled(_end_of(job.stdout)) or ("CANCELLED", "")
+        if state != "CANCELLED":
+            job = job.reported(state)
+        elif job.state in ("RUNNING", "PENDING"):
             return None
-        if job.state not in ("COMPLETING", "COMPLETED", "FAILED"):
-            return ended(job, jobs.kill_wait(), end_state[1], advice)
-        if job.restarts > self.allocation.restarts:
-            return ended(job.reported("REQUEUED"), jobs.kill_wait(), end_state[1], advice)
-        own_end = script_ended(job, end_state[1]) if self._below_the_script() else None
-        if own_end is None and stopped:
-            return ended(job.reported("CANCELLED"), jobs.kill_wait(), end_state[1], advice)
-        return own_end
-
-    def _below_the_script(self) -> bool:
-        """Tell whether a batch script is above us; False where this process has taken its place (exec)."""
-        if not self.allocation.batch:
-            return False
-        return not command_of(os.getppid()).startswith("slurmstepd")
+        elif job.state in ("COMPLETING", "COMPLETED", "FAILED") and job.restarts > self.allocation.restarts:
+            job = job.reported("REQUEUED")
+        elif job.state in ("COMPLETING", "COMPLETED", "FAILED"):
+            # This process may have taken the place of the script (exec).
+            is_below_one = self.allocation.batch and not command_of(os.getppid()).startswith("slurmstepd")
+            own_end = script_ended(job, line) if is_below_one else None
+            if own_end is not None or not stopped:
+                return own_end
+            job = job.reported(state)
+        return ended(job, jobs.kill_wait(), line, advice)
 
     def _look(self) -> SlurmJob | None:
         try:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from allranks.diagnose.slurm_jobs import SACCT_FORMAT, SlurmJob, read_sacct, read_scontrol
@@ -88,21 +88,20 @@ def cancel(job: str) -> None:
 
 def set_comment(job: str, text: str) -> None:
     """Say in the job's comment what belongs to it; a comment that its owner gave stays. Never raises."""
-    try:
-        state = look(job)
-        if state is not None and not state.comment:
-            _call(["scontrol", "update", f"jobid={job}", f"comment={text}"])
-    except (SlurmError, UsageError):
-        return
+    _update(job, lambda state: not state.comment, f"comment={text}")
 
 
 def refuse_requeue(job: str) -> bool:
     """Say that a job is not to go back into the queue (scontrol(1): Requeue); False where that did not work."""
+    return _update(job, lambda state: state.requeues, "requeue=0")
+
+
+def _update(job: str, may_be: Callable[[SlurmJob], bool], what: str) -> bool:
     try:
         state = look(job)
-        if state is None or not state.requeues:
+        if state is None or not may_be(state):
             return False
-        return _call(["scontrol", "update", f"jobid={job}", "requeue=0"]).returncode == 0
+        return _call(["scontrol", "update", f"jobid={job}", what]).returncode == 0
     except (SlurmError, UsageError):
         return False
 

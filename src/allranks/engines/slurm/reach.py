@@ -60,16 +60,12 @@ class StepReach(Inside):
     def _shared_nodes(self) -> list[str]:
         number = self.allocation.job
         shared = [name for name in self._steps[0].ranks if not is_ours(number, name)]
-        if not shared:
-            return []
-        names = join_words(shared)
-        return [f"another allranks run of job {number} has {names} too. With --nodes N a run takes free nodes first"]
+        what = f"another allranks run of job {number} has {join_words(shared)} too"
+        return [f"{what}. With --nodes N a run takes free nodes first"] if shared else []
 
     def against_retry(self) -> str:
         """Return why the nodes cannot have another attempt."""
-        if self.step_end() is None:
-            return ""
-        return "Slurm's step has ended, and with it the way to the nodes"
+        return "Slurm's step has ended, and with it the way to the nodes" if self.step_end() is not None else ""
 
     def refuse_requeue(self) -> str:
         """Take the batch job's right to be put back into the queue."""

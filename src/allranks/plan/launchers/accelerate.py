@@ -13,7 +13,7 @@ from allranks.settings.tools import Tool
 
 from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
-from .node_launcher import agent, has_gpu, launcher_argv
+from .node_launcher import agent, has_gpu, launcher_argv, options_of
 from .training_command import launched_by
 
 # Options that allranks sets or has no use for, beside those that say who the nodes are.
@@ -51,7 +51,7 @@ def arguments(node: NodePlan, attempt: Attempt) -> tuple[str, ...]:
         "max_restarts": 0,
         "deepspeed_multinode_launcher": "standard",  # the others reach out by ssh themselves
     }
-    return ("--same_network", *(word for name, value in options.items() for word in (f"--{name}", str(value))))
+    return ("--same_network", *options_of(options))
 
 
 def configured(facts: NodeFacts) -> AccelerateConfig | None:

@@ -6,6 +6,7 @@ from allranks.protocol.orders import SuiteNodes
 from allranks.settings import RunSpec
 
 from ..environment import NodeLaunch, PlannedProcess
+from .node_launcher import options_of
 
 ARCHIVE = "fabric.zip"  # agent/boot.py writes it there
 STAGED_SIZE = 16 << 20  # bytes: a stage is to tell whether it works at all
@@ -21,31 +22,22 @@ def arguments(spec: RunSpec, tested: SuiteNodes) -> tuple[str, ...]:
 
     A quick test before a run leaves no rows: the file is the training program's.
     """
-    quick = spec.tests.test == "quick"
-    words = [
-        "--suite",
-        "sync" if quick else spec.tests.suite,
-        "--backend",
-        spec.tests.backend,
-        "--size",
-        str(spec.tests.size),
-        "--timeout",
-        f"{spec.tests.timeout:g}s",
-        "--nodes",
-        ",".join(tested.nodes),
-    ]
-    left_out = ",".join("/".join(pair) for pair in tested.dead)
-    if left_out:
-        words += ["--dead", left_out]
-    if spec.preflight.only and not quick:
-        words += ["--only", ",".join(spec.preflight.only)]
-    if spec.tests.min_bandwidth:
-        words += ["--min-bandwidth", str(spec.tests.min_bandwidth)]
-    if spec.tests.max_latency:
-        words += ["--max-latency", f"{spec.tests.max_latency * 1000:g}ms"]
-    if quick:
-        words += ["--quick", "--out", "none"]
-    return tuple(words)
+    tests = spec.tests
+    quick = tests.test == "quick"
+    options: dict[str, object] = {
+        "suite": "sync" if quick else tests.suite,
+        "backend": tests.backend,
+        "size": tests.size,
+        "timeout": f"{tests.timeout:g}s",
+        "nodes": ",".join(tested.nodes),
+        "dead": ",".join("/".join(pair) for pair in tested.dead),
+        "only": "" if quick else ",".join(spec.preflight.only),
+        "min-bandwidth": tests.min_bandwidth,
+        "max-latency": f"{tests.max_latency * 1000:g}ms" if tests.max_latency else "",
+        "out": "none" if quick else "",
+    }
+    given = options_of({name: value for name, value in options.items() if value})
+    return (*given, "--quick") if quick else given
 
 
 def collectives(launch: NodeLaunch) -> list[PlannedProcess]:

@@ -13,7 +13,7 @@ from allranks.settings.tools import Tool
 
 from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
-from .node_launcher import agent, interpreter, through
+from .node_launcher import agent, interpreter, options_of, through
 from .training_command import kept_options, launched_by, read_training
 
 # Options that allranks sets or has no use for, beside those that say who the nodes are.
@@ -46,13 +46,5 @@ def arguments(node: NodePlan, attempt: Attempt, tool: Tool | None) -> tuple[str,
     """Who the nodes are."""
     theirs = [tool.value("extra_launch_args") or ""] if tool is not None else []
     ours = f"nnodes={node.of},node_rank={node.rank},rdzv_backend=static,max_restarts=0"
-    return (
-        "--nproc_per_node",
-        str(node.nproc),
-        "--master_addr",
-        attempt.master_addr,
-        "--master_port",
-        str(attempt.master_port),
-        "--extra_launch_args",
-        ",".join(filter(None, [*theirs, ours])),
-    )
+    own = {"nproc_per_node": node.nproc, "master_addr": attempt.master_addr, "master_port": attempt.master_port}
+    return options_of({**own, "extra_launch_args": ",".join(filter(None, [*theirs, ours]))})

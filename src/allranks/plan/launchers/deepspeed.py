@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
-from .node_launcher import agent, launcher_argv
+from .node_launcher import agent, launcher_argv, options_of
 
 # Options that allranks sets or has no use for, beside those that say who the nodes are.
 OURS = (
@@ -33,17 +33,8 @@ def deepspeed(launch: NodeLaunch) -> list[PlannedProcess]:
 
 def arguments(node: NodePlan, attempt: Attempt, path: str) -> tuple[str, ...]:
     """Who the nodes are."""
-    return (
-        "--hostfile",
-        path,
-        "--no_ssh",
-        "--node_rank",
-        str(node.rank),
-        "--master_addr",
-        attempt.master_addr,
-        "--master_port",
-        str(attempt.master_port),
-    )
+    own = {"node_rank": node.rank, "master_addr": attempt.master_addr, "master_port": attempt.master_port}
+    return ("--hostfile", path, "--no_ssh", *options_of(own))
 
 
 def hostfile(world_size: int, node: NodePlan) -> str:

@@ -75,6 +75,11 @@ def launcher_argv(
     )
 
 
+def options_of(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Write options with their values, two words each."""
+    return tuple(word for name, value in values.items() for word in (f"--{name}", str(value)))
+
+
 def through(words: Words, place: Place) -> tuple[str, ...]:
     """Put the runner before a Python program, so that initialised ranks and errors are seen."""
     if words.kind in ("python-script", "python-module"):

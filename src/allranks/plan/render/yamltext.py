@@ -29,11 +29,9 @@ def _dumper() -> type[yaml.SafeDumper]:
         """
 
         def ignore_aliases(self, data: object) -> bool:
-            """Never an anchor."""
             return True
 
         def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
-            """Base64 needs no quotes."""
             if _BASE64.fullmatch(scalar):
                 return ScalarAnalysis(scalar, False, False, True, True, True, True, True)
             return super().analyze_scalar(scalar)
