@@ -237,7 +237,6 @@ class DryRun:
 
 
 def _terms_of(role: Role) -> list[str]:
-    """Say when a role starts, when it is ready, and what its end means."""
     meaning = {"run": "its success ends the run", "never": "its end is a failure", "any": "its success means nothing"}
     terms = [f"after {', '.join(role.after)}" if role.after else "at once"]
     if role.ready:

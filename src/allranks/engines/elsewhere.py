@@ -255,7 +255,6 @@ class LaunchElsewhere:
         return self._spec.launch.workdir or os.getcwd()
 
     def _made(self, program: Program, quiet: bool, as_json: bool) -> dict[str, str]:
-        """Return the values of MAKE."""
         spec = self._spec
         or_home = " 2>/dev/null || cd" if spec.launch.sync else ""  # with --sync that machine may lack it
         enter = f"cd -- {shlex.quote(self._workdir)}{or_home}"

@@ -221,8 +221,7 @@ def kept_sentence(names: list[str], failed: DialledMessage, port: int) -> str:
     keep = plural(len(names), "keeps its ssh connection", "keep their ssh connections")
     if not failed.tried:
         return f"{who} {keep}: {failed.why}"
-    remedy = f"let a firewall pass port {port} of {socket.gethostname()} and set --reach dial:{port}, or leave it out"
-    return f"{who} cannot dial back ({failed.tried}), and {keep}\nhint: {remedy}"
+    return f"{who} cannot dial back ({failed.tried}), and {keep}\nhint: {_let_pass(port)}, or leave it out"
 
 
 def cannot_dial(node: str, failed: DialledMessage, port: int) -> Finding:
@@ -233,8 +232,11 @@ def cannot_dial(node: str, failed: DialledMessage, port: int) -> Finding:
     if not failed.tried:
         return Finding("unknown", "fail", f"{node} cannot dial the controller on {host}: {failed.why}", way, where)
     message = f"{node} cannot dial the controller on {host} ({failed.tried})"
-    remedy = f"let a firewall pass port {port} of {host} and set --reach dial:{port}, or {way}"
-    return Finding("port-blocked", "fail", message, remedy, where)
+    return Finding("port-blocked", "fail", message, f"{_let_pass(port)}, or {way}", where)
+
+
+def _let_pass(port: int) -> str:
+    return f"let a firewall pass port {port} of {socket.gethostname()} and set --reach dial:{port}"
 
 
 async def _seated(listener: Listener, place: DialledPlace, header: AgentHeader, seconds: float) -> Client | None:

@@ -28,16 +28,8 @@ FORWARDED_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_", "FI_", "UCX_")
 # CUDA_DEVICE_MAX_CONNECTIONS: Megatron-LM's overlap of communication asks for 1 (its README).
 FORWARDED_NAMES = ("CUDA_DEVICE_MAX_CONNECTIONS", "OMP_NUM_THREADS")
 # Paths, devices and secrets of this machine: on another one they may be wrong. The run says which are set here.
-WITHHELD_NAMES = (
-    "CUDA_VISIBLE_DEVICES",
-    "HF_HOME",
-    "HF_HUB_CACHE",
-    "HF_TOKEN",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-    "PYTHONPATH",
-    "WANDB_API_KEY",
-)
+_WITHHELD = "CUDA_VISIBLE_DEVICES HF_HOME HF_HUB_CACHE HF_TOKEN LD_LIBRARY_PATH LD_PRELOAD PYTHONPATH WANDB_API_KEY"
+WITHHELD_NAMES = tuple(_WITHHELD.split())
 # Set unless the node's own session, the prelude or the user says otherwise.
 RECORDER = "TORCH_FR_BUFFER_SIZE"
 OLD_RECORDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"

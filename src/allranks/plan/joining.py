@@ -8,25 +8,11 @@ from allranks.settings.command_line import as_options
 from allranks.settings.table import option_name
 
 # What the objects around the command say: where it runs, in which directory, with which variables.
-OUTSIDE = (
-    "nodes",
-    "nproc",
-    "name",
-    "workdir",
-    "runs_dir",
-    "fold",
-    "role",
-    "roles_file",
-    "level",
-    "only",
-    "size",
-    "timeout",
-    "master_addr",
-    "node_rank",
-    "join_port",
-    "secret_file",
-    "allow_exec",
-)
+_OUTSIDE = """
+    nodes nproc name workdir runs_dir fold role roles_file level only size timeout master_addr node_rank join_port
+    secret_file allow_exec
+"""
+OUTSIDE = tuple(_OUTSIDE.split())
 
 # Set for a run on pods or cloud machines, these would be left out in silence.
 REFUSED = {

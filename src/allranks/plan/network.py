@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from allranks.cluster.names import is_address
 from allranks.findings import Finding, Where, unset
 from allranks.protocol.messages import AddressProbe, PortFailure
 from allranks.protocol.plan_facts import NodeFacts, global_addresses, interface_of, local_addresses, network_of, on_link
@@ -287,7 +288,7 @@ class _Check:
             label, message, remedy = wrong
         else:
             reached = [n for n in probes if n not in (node, master) and _reaches(probes[n], address)]
-            is_on_link = _is_ip(address) and on_link(self._facts.get(node, _NOTHING), address) is not None
+            is_on_link = is_address(address) and on_link(self._facts.get(node, _NOTHING), address) is not None
             label, why = _cause(result, is_on_link, bool(reached))
             contrast = f", but {join_names(reached)} can reach it" if reached else ""
             message = f"{node} cannot reach {address} port {self._port} on {master}: {why}{contrast}"
@@ -302,7 +303,7 @@ class _Check:
         if result.error == "resolution":
             remedy = f"put the name into /etc/hosts of {node}, or give an IP address with --master-addr"
             return "name-resolution", f"{node} cannot resolve {wanted}: {result.text or ''}", remedy
-        is_ip = _is_ip(address)
+        is_ip = is_address(address)
         if node == master:
             if not is_ip or interface_of(self._masters, address) is not None or address.startswith("127."):
                 return None
@@ -371,7 +372,7 @@ def _never_reached(node: str, spec: RunSpec, facts: NodeFacts, result: AddressPr
     if result.error == "refused":
         remedy = "see whether node 0 runs with the same --port, and whether --master-addr is its address"
         return "master-unreachable", "refused: nothing listens there, or a firewall rejects it", remedy
-    label, why = _cause(result, _is_ip(ip) and on_link(facts, ip) is not None, False)
+    label, why = _cause(result, is_address(ip) and on_link(facts, ip) is not None, False)
     check = _Check(spec.changed(master_port=result.port), address, result.port, {node: facts}, {})
     return label, why, check.remedy(label, node, ip)
 
@@ -381,14 +382,6 @@ def _evidence(result: AddressProbe) -> str:
     if result.ok:
         return f"{result.address}: reached in {seconds}"
     return f"{result.address}: {result.error} ({result.text or result.error}) after {seconds}"
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return False
-    return True
 
 
 def _cause(result: AddressProbe, is_on_link: bool, others_reach: bool) -> tuple[str, str]:
@@ -411,7 +404,7 @@ def _cause(result: AddressProbe, is_on_link: bool, others_reach: bool) -> tuple[
 
 def _source(here: NodeFacts, address: str) -> str:
     """Whom to let in: the subnet both are in, else the node's own first address of that family."""
-    if not _is_ip(address):
+    if not is_address(address):
         return "NODE_ADDRESS"
     wanted = ipaddress.ip_address(address.partition("%")[0])
     addresses = [a for _, a, i in local_addresses(here) if not i.loopback and a.scope == "global"]
@@ -434,7 +427,8 @@ def main_addresses(
 ) -> dict[str, str]:
     """Each node's address on the interface that Gloo will use (the way to the master); without
     that choice (`port` is 0), the first address that would be offered. Nodes without any are left out."""
-    family = _family(master_addresses)
+    known = (ipaddress.ip_address(a.partition("%")[0]).version for a in master_addresses if is_address(a))
+    family = next(known, 4)
     interfaces = choose_address(spec, master, port, facts, probes).interfaces if port else {}
     addresses = {}
     shared = share_network(facts)  # once: each of the nodes asks
@@ -448,15 +442,6 @@ def main_addresses(
         if offers:
             addresses[name] = offers[0]
     return addresses
-
-
-def _family(addresses: Sequence[str]) -> int:
-    for address in addresses:
-        try:
-            return ipaddress.ip_address(address.partition("%")[0]).version
-        except ValueError:
-            continue
-    return 4
 
 
 def other_ways(node: NodeFacts, peer: NodeFacts, main: str) -> list[str]:

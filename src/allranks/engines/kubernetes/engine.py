@@ -59,18 +59,11 @@ PATIENCE = 6.0  # seconds that a pod which has ended may take to show its last l
 READING = 20.0  # seconds that the log of a run without a follower may take
 STUCK = 60.0  # beyond the pods' grace: then they are removed without one
 # What node 0 says where it can't know: Kubernetes' own reason is nearer to the cause.
-OUTER = frozenset(
-    {
-        "unknown",
-        "rendezvous-timeout",
-        "peer-died",
-        "node-network-down",
-        "master-unreachable",
-        "host-out-of-memory",
-        "dataloader-worker-killed",
-        "rank-killed",
-    }
-)
+_OUTER = """
+    unknown rendezvous-timeout peer-died node-network-down master-unreachable host-out-of-memory
+    dataloader-worker-killed rank-killed
+"""
+OUTER = frozenset(_OUTER.split())
 
 
 class PodsOfRun(NamedTuple):

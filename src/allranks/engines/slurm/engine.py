@@ -80,7 +80,6 @@ def has_begun(run: RunDirectory) -> bool:
 
 
 def _how_ended(job: SlurmJob) -> str:
-    """Word Slurm's state, with the exit code and the signal as far as it keeps them."""
     figures = {"exit code": job.exit_code, "signal": job.exit_signal}
     return ", ".join([job.state, *(f"{name} {value}" for name, value in figures.items() if value is not None)])
 

@@ -17,15 +17,8 @@ from .node_launcher import agent, has_gpu, launcher_argv, options_of
 from .training_command import launched_by
 
 # Options that allranks sets or has no use for, beside those that say who the nodes are.
-OURS = (
-    "rdzv_conf",
-    "same_network",
-    "max_restarts",
-    "cpu",
-    "mpirun_hostfile",
-    "deepspeed_hostfile",
-    "deepspeed_multinode_launcher",
-)
+_OURS = "rdzv_conf same_network max_restarts cpu mpirun_hostfile deepspeed_hostfile deepspeed_multinode_launcher"
+OURS = tuple(_OURS.split())
 MODES = ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu")
 SINGLE = ("", "NO", "MULTI_CPU")  # distributed_type of a configuration that starts one process a machine
 

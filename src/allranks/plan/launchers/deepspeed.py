@@ -10,18 +10,8 @@ from ..ranks import Attempt, NodePlan
 from .node_launcher import agent, launcher_argv, options_of
 
 # Options that allranks sets or has no use for, beside those that say who the nodes are.
-OURS = (
-    "H",
-    "i",
-    "e",
-    "num_accelerators",
-    "launcher",
-    "launcher_args",
-    "no_ssh",
-    "no_ssh_check",
-    "force_multi",
-    "ssh_port",
-)
+_OURS = "H i e num_accelerators launcher launcher_args no_ssh no_ssh_check force_multi ssh_port"
+OURS = tuple(_OURS.split())
 
 
 def deepspeed(launch: NodeLaunch) -> list[PlannedProcess]:

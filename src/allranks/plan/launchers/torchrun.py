@@ -17,12 +17,7 @@ from .node_launcher import agent, launcher_argv
 from .training_command import launched_by
 
 # Options that allranks sets or has no use for, beside those that say who the nodes are.
-OURS = (
-    "max_restarts",
-    "standalone",
-    "local_addr",
-    "numa_binding",
-)
+OURS = ("max_restarts", "standalone", "local_addr", "numa_binding")
 
 
 def torchrun(launch: NodeLaunch) -> list[PlannedProcess]:

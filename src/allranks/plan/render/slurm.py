@@ -19,18 +19,8 @@ from .request import Rendered, RenderRequest
 from .shell import folded
 
 # Not for the controller inside: sbatch has them, or they belong to the terminal that submitted.
-OUTSIDE = (
-    "nodes",
-    "partition",
-    "sbatch",
-    "slurm",
-    "local",
-    "hosts",
-    "detach",
-    "controller",
-    "workdir",
-    "runs_dir",
-)
+_OUTSIDE = "nodes partition sbatch slurm local hosts detach controller workdir runs_dir"
+OUTSIDE = tuple(_OUTSIDE.split())
 
 
 ROLES_END = "END_OF_ROLES"
