@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shlex
 import subprocess
@@ -9,9 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.hosts.launching import BOUND, PYTHON, Launch
 from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
+JOB = [str(SCRIPT), "--steps", "2", "--batch", "2", "--context", "64", "--layers", "2", "--width", "64"]
+torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
 class SlurmLaunch(Launch):
@@ -95,6 +101,11 @@ class SlurmLaunch(Launch):
                 if number:
                     return str(number)
         raise AssertionError(f"no job is named in {self.run_dir}")
+
+    @property
+    def saved(self) -> list[str]:
+        """What ranks have saved before their end."""
+        return sorted(path.name for path in self.work.glob("saved-*"))
 
     def nothing_left(self) -> None:
         """No process of the run, and on the hosts nothing but Slurm's own services."""

@@ -26,17 +26,13 @@ def result_of(launch: SlurmLaunch) -> dict[str, Any]:
     return found
 
 
-def saved(launch: SlurmLaunch) -> list[str]:
-    return sorted(p.name for p in launch.work.glob("saved-*"))
-
-
 def test_a_time_limit_is_announced_and_ranks_save(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
     launch.outside(program("nasty.py", "save-on-term"), "--partition", "short", "--stop-grace", "10s", nodes=2)
     result = result_of(launch)
     assert (result["exit"], result["verdict"]["cause"]) == (4, "slurm-preempted-or-timeout"), launch.stderr
     assert "time limit" in result["verdict"]["message"]
-    assert saved(launch) == ["saved-0", "saved-1"]
+    assert launch.saved == ["saved-0", "saved-1"]
     launch.nothing_left()
 
 
@@ -47,7 +43,7 @@ def test_a_time_limit_inside_an_allocation(slurm: SlurmBed, tmp_path: Path) -> N
     result = result_of(launch)
     assert (result["exit"], result["verdict"]["cause"]) == (4, "slurm-preempted-or-timeout"), launch.stderr
     assert "time limit" in result["verdict"]["message"] and "KillWait" in result["verdict"]["message"]
-    assert saved(launch) == ["saved-0", "saved-1"], "KillWait is longer than they take"
+    assert launch.saved == ["saved-0", "saved-1"], "KillWait is longer than they take"
     launch.nothing_left()
 
 
@@ -57,7 +53,7 @@ def test_preempted_saved_requeued_and_a_fresh_attempt(slurm: SlurmBed, tmp_path:
     launch.until_running(2)
     uid = json.loads((launch.run_dir / "run.json").read_text())["uid"]
     slurm.call("sbatch", "-p", "high", "-N4", "--exclusive", "--wrap", "sleep 5", "-o", "/dev/null")
-    wait_until(lambda: len(saved(launch)) == 2, BOUND, "ranks have saved")
+    wait_until(lambda: len(launch.saved) == 2, BOUND, "ranks have saved")
     wait_until(lambda: "run-start" in [e["event"] for e in launch.events()][1:], BOUND, "it starts again")
     launch.until("rank-started", 4)
     second = json.loads((launch.run_dir / "run.json").read_text())
@@ -78,7 +74,7 @@ def test_preempted_for_good(slurm: SlurmBed, tmp_path: Path) -> None:
     slurm.call("sbatch", "-p", "high", "-N4", "--exclusive", "--wrap", "sleep 5", "-o", "/dev/null")
     result = result_of(launch)
     assert (result["exit"], result["verdict"]["cause"]) == (4, "slurm-preempted-or-timeout"), launch.stderr
-    assert "preempted" in result["verdict"]["message"] and saved(launch) == ["saved-0", "saved-1"]
+    assert "preempted" in result["verdict"]["message"] and launch.saved == ["saved-0", "saved-1"]
 
 
 def test_slurm_takes_the_node_that_the_controller_is_on(slurm: SlurmBed, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shlex
@@ -14,11 +13,7 @@ import pytest
 from tests.hosts.launching import BOUND, PROGRAMS, PYTHON, program
 from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
-from tests.slurm.jobs import SlurmLaunch
-
-SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
-JOB = [str(SCRIPT), "--steps", "2", "--batch", "2", "--context", "64", "--layers", "2", "--width", "64"]
-torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+from tests.slurm.jobs import JOB, SlurmLaunch, torch
 
 
 @pytest.mark.slow
@@ -189,7 +184,7 @@ def test_stop_gives_ranks_time_to_save(slurm: SlurmBed, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = launch.result()
     assert (result["exit"], result["verdict"]) == (143, None)
-    assert sorted(p.name for p in launch.work.glob("saved-*")) == [f"saved-{r}" for r in range(4)]
+    assert launch.saved == [f"saved-{r}" for r in range(4)]
     launch.nothing_left()
 
 

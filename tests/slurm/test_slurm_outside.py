@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 from pathlib import Path
@@ -11,11 +10,7 @@ import pytest
 from tests.hosts.launching import PYTHON, program
 from tests.hosts.waiting import BOUND, wait_until
 from tests.slurm.bed import SlurmBed
-from tests.slurm.jobs import SlurmLaunch
-
-SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
-JOB = [str(SCRIPT), "--steps", "2", "--batch", "2", "--context", "64", "--layers", "2", "--width", "64"]
-torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+from tests.slurm.jobs import JOB, SlurmLaunch, torch
 
 
 @pytest.mark.slow
@@ -79,17 +74,8 @@ def test_functions_that_the_submitting_shell_exports_reach_the_prelude(slurm: Sl
 @pytest.mark.slow
 def test_detached_then_status_logs_attach_and_stop(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path)
-    words = [
-        "--slurm",
-        "--nodes",
-        "2",
-        "--python",
-        PYTHON,
-        "--detach",
-        "--json",
-        "--",
-        *program("nasty.py", "save-on-term"),
-    ]
+    saves = program("nasty.py", "save-on-term")
+    words = ["--slurm", "--nodes", "2", "--python", PYTHON, "--detach", "--json", "--", *saves]
     done = launch.call("run", *words)
     assert done.returncode == 0 and json.loads(done.stdout)["job"] == launch.job, done.stderr
     launch.until_running(2)
@@ -102,7 +88,7 @@ def test_detached_then_status_logs_attach_and_stop(slurm: SlurmBed, tmp_path: Pa
     )  # fmt: skip
     stopped = launch.call("stop", bound=120.0)
     assert stopped.returncode == 0, stopped.stderr
-    assert sorted(p.name for p in launch.work.glob("saved-*")) == ["saved-0", "saved-1"]
+    assert launch.saved == ["saved-0", "saved-1"]
     out, err = attached.communicate(timeout=BOUND)
     assert attached.returncode == 143 and json.loads(out)["exit"] == 143, err
     launch.nothing_left()
@@ -114,7 +100,7 @@ def test_ctrl_c_stops_the_job(slurm: SlurmBed, tmp_path: Path) -> None:
     launch.signal(2)
     result = launch.result()
     assert result["exit"] == 130, launch.stderr
-    assert sorted(p.name for p in launch.work.glob("saved-*")) == ["saved-0", "saved-1"]
+    assert launch.saved == ["saved-0", "saved-1"]
     launch.nothing_left()
 
 
@@ -207,5 +193,5 @@ def test_sigterm_to_who_follows_is_143(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).outside(program("nasty.py", "save-on-term"), nodes=1).until_running(1)
     launch.signal(15)
     assert launch.result()["exit"] == 143, launch.stderr
-    assert [p.name for p in launch.work.glob("saved-*")] == ["saved-0"]
+    assert launch.saved == ["saved-0"]
     launch.nothing_left()
