@@ -331,7 +331,9 @@ class JoinLaunch:
         first = spec.rendezvous.master_addr
         role = "coordinates" if target.node_rank == 0 else f"dials {first}:{target.join_port}"
         words = redact_argv(own.launch.command)
-        plan = JoinPlan(target.node_rank, target.nodes, first, target.join_port, role, words, own.launch.nproc)
+        plan = JoinPlan(
+            target.node_rank, target.nodes, first, target.join_port, role, command=words, nproc=own.launch.nproc
+        )
         if as_json:
             return document_line(plan)
         return "\n".join(f"{key:<12}{value}" for key, value in plan._asdict().items())

@@ -44,11 +44,10 @@ MOST_NAMED = 8
 
 @dataclass
 class DialledPlace:
-    """A node, by its index. `instances` are what ssh has started there: one that has come ends those before it.
+    """Where a node dials in, by its index. `instances` are what ssh has started there: one that has come ends those
+    before it. `had_channel`: over its connection there was one. `failed`: why the last start has given none."""
 
-    `had_channel`: over its connection there was one. `failed`: why the last start has given none."""
-
-    rank: int
+    node: Node
     instances: list[str] = field(default_factory=list)
     had_channel: bool = False
     keeps_ssh: bool = False
@@ -81,10 +80,10 @@ class DialBackTransport(SshTransport):
             return await super().connect(node, header, seconds)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        place = self._places.setdefault(node.index, DialledPlace(node.index))
+        place = self._places.setdefault(node.index, DialledPlace(node))
         listener = self._listening(place)
         if not place.keeps_ssh and listener is not None:
-            client = await self._dialled(listener, place, node, header, deadline)
+            client = await self._dialled(listener, place, header, deadline)
             if client is not None:
                 return client
         if self._door:
@@ -92,22 +91,22 @@ class DialBackTransport(SshTransport):
         return await super().connect(node, header, deadline - loop.time())
 
     async def _dialled(
-        self, listener: Listener, place: DialledPlace, node: Node, header: AgentHeader, deadline: float
+        self, listener: Listener, place: DialledPlace, header: AgentHeader, deadline: float
     ) -> Client | None:
         loop = asyncio.get_running_loop()
-        listener.add_seat(place.rank)
+        listener.add_seat(place.node.index)
         if place.instances:
             client = await self._dialled_again(listener, place, header, (deadline - loop.time()) / 3)
             if client is not None:
                 return client
-        failed = await self._start(place, node, header, deadline - loop.time())
+        failed = await self._start(place, header, deadline - loop.time())
         client = None
         if not failed.tried and not failed.why:
             client = await _seated(listener, place, header, max(REDIAL_SECONDS, deadline - loop.time()))
             failed = DialledMessage(why="it dialled, and its connection broke")
         place.failed = failed
         if client is None and not self._door:
-            self._keep_ssh(place, node, failed)
+            self._keep_ssh(place)
         place.had_channel = client is not None
         return client
 
@@ -117,25 +116,25 @@ class DialBackTransport(SshTransport):
         """Return a new connection of what ssh has started before, which is waited for once."""
         if not place.had_channel:
             return await _seated(listener, place, header, AT_ONCE)
-        await listener.leave(place.rank)  # the former one is silent, or has lost its other end
+        await listener.leave(place.node.index)  # the former one is silent, or has lost its other end
         client = await _seated(listener, place, header, min(REDIAL_SECONDS, seconds))
         place.had_channel = client is not None
         return client
 
-    async def _start(self, place: DialledPlace, node: Node, header: AgentHeader, seconds: float) -> DialledMessage:
+    async def _start(self, place: DialledPlace, header: AgentHeader, seconds: float) -> DialledMessage:
         """Have ssh start what dials, and return its answer; raise ChannelFailed where ssh cannot."""
+        node = place.node
         place.instances.append(secrets.token_hex(8))
-        patience = seconds / 2
         order = DialHeader(
             places=tuple((address, self._port) for address in self._addresses),
             rank_from="",
             secret=self._secret.hex(),
-            patience=patience,
+            patience=seconds / 2,
             lease=self._lease,
             checks=header.checks,
             tests=header.tests,
             audit=header.audit,
-            rank=place.rank,
+            rank=node.index,
             apart=True,
             instance=place.instances[-1],
             run_tag=f"{header.uid}/{DIALS}{node.index:02d}",
@@ -161,7 +160,7 @@ class DialBackTransport(SshTransport):
                     loop.call_soon_threadsafe(self.say, text)
 
             listener = Listener(0, self._secret, self._admit, say)
-            listener.add_seat(first.rank)
+            listener.add_seat(first.node.index)
             try:
                 self._port = listener.start(ANY, *self._ports)
             except UsageError as error:
@@ -197,11 +196,11 @@ class DialBackTransport(SshTransport):
 
     # -- nodes that keep ssh -----------------------------------------------------------------------
 
-    def _keep_ssh(self, place: DialledPlace, node: Node, why: DialledMessage) -> None:
+    def _keep_ssh(self, place: DialledPlace) -> None:
         place.keeps_ssh = True
         if not self._kept:
             asyncio.get_running_loop().call_later(GATHERED_SECONDS, self._tell_kept)
-        self._kept.setdefault(why, []).append(node.name)
+        self._kept.setdefault(place.failed, []).append(place.node.name)
 
     def _tell_kept(self) -> None:
         kept = self._kept
@@ -241,7 +240,7 @@ def _let_pass(port: int) -> str:
 
 async def _seated(listener: Listener, place: DialledPlace, header: AgentHeader, seconds: float) -> Client | None:
     try:
-        sock = await listener.connect(place.rank, header, seconds)
+        sock = await listener.connect(place.node.index, header, seconds)
     except NodeHungUp:
         return None
     return Client.of_socket(sock) if sock is not None else None

@@ -108,7 +108,7 @@ def _update(job: str, may_be: Callable[[SlurmJob], bool], what: str) -> bool:
 
 def kill_wait() -> int | None:
     """Return seconds from Slurm's SIGTERM to its SIGKILL; None where that is not known."""
-    return _shown(r"^KillWait\s*=\s*(\d+) sec", "config")
+    return _shown(r"\bKillWait\s*=\s*(\d+) sec", "config")
 
 
 def grace_time(partition: str) -> int | None:
@@ -118,7 +118,7 @@ def grace_time(partition: str) -> int | None:
 
 def _shown(pattern: str, *what: str) -> int | None:
     try:
-        number = re.search(pattern, _call(["scontrol", "--oneliner", "show", *what]).stdout, re.MULTILINE)
+        number = re.search(pattern, _call(["scontrol", "--oneliner", "show", *what]).stdout)
     except (SlurmError, UsageError):
         return None
     return int(number[1]) if number else None

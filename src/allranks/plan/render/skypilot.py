@@ -65,7 +65,7 @@ def sky_task(
 
 def hidden_names(spec: RunSpec, variables: Mapping[str, str]) -> list[str]:
     """List what --secret NAME gives at launch and no file holds (a null under `secrets:` means another store)."""
-    return sorted([*pod_spec.hidden_names(spec, variables), SECRET])
+    return sorted({*pod_spec.hidden_names(spec, variables), SECRET})
 
 
 def run_script(spec: RunSpec, name: str, stream: bool = False) -> str:
