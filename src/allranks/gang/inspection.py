@@ -10,8 +10,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from allranks.cluster import Cluster, Node
@@ -55,18 +54,6 @@ PAIR_SECONDS_A_PEER = 0.5
 LEASE = 60.0
 
 
-@dataclass
-class NodeEvidence:
-    """What was found: facts by node (with "clock", "probes", "pairs", "peer_names" where those steps were made),
-    the rendezvous check (None where no node was reached), and the nodes that could not be looked at. `hosts` are what
-    the list has for each node, which may have sent another name."""
-
-    nodes: dict[str, JsonObject] = field(default_factory=dict)
-    hosts: dict[str, str] = field(default_factory=dict)
-    gate: Proof | None = None
-    unreachable: list[Finding] = field(default_factory=list)
-
-
 class AskedNode(NodeSession):
     """One node being asked."""
 
@@ -77,7 +64,12 @@ class AskedNode(NodeSession):
 
 
 class Inspection:
-    """One look at a cluster. `on_progress` is called with (what, done, of) while it goes on."""
+    """One look at a cluster. `on_progress` is called with (what, done, of) while it goes on.
+
+    `facts` by node have "clock", "probes", "pairs" and "peer_names" where those steps were made. `gate` is the
+    rendezvous check (None where no node was reached). `hosts` are what the list has for each node, which may have sent
+    another name.
+    """
 
     def __init__(
         self,
@@ -95,28 +87,33 @@ class Inspection:
         self._transport = transport
         self._peers = {n.name: AskedNode(n, transport) for n in cluster.nodes}
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
-        self._found = NodeEvidence()
+        self.facts: dict[str, JsonObject] = {}
+        self.hosts: dict[str, str] = {}
+        self.gate: Proof | None = None
+        self.unreachable: list[Finding] = []
 
-    async def run(self) -> NodeEvidence:
+    async def run(self) -> None:
         """All steps; agents are released at the end, whatever happens."""
-        return await run_with_callbacks(self._run())
+        await run_with_callbacks(self._run())
 
-    async def _run(self) -> NodeEvidence:
+    async def _run(self) -> None:
         beats = start_task(beat_all(lambda: self._peers.values(), LEASE))
         try:
             await self._each("reaching nodes", self._connect)
             self._peers = {p.node.name: p for p in self._peers.values() if p.failure is None}
             await self._each("looking at nodes", self._look)
-            self._found.nodes = {n: self._found.nodes[n] for n in self._peers}
-            self._found.hosts = {n: p.node.host for n, p in self._peers.items()}
+            self.facts = {n: self.facts[n] for n in self._peers}
+            self.hosts = {n: p.node.host for n, p in self._peers.items()}
             if self._peers:
                 await self._prove()
                 if self._pairs and len(self._peers) > 1:
                     await self._reach()
         finally:
             beats.cancel()
-            await self._release()
-        return self._found
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*(peer.release() for peer in self._peers.values()))
+            for peer in self._peers.values():
+                peer.close()
 
     async def _each(self, what: str, step: Callable[[AskedNode], Any]) -> None:
         done = 0
@@ -146,16 +143,11 @@ class Inspection:
                 first = HelloOrder(lease=LEASE)
                 hello = await peer.open(header, first, HelloMessage, self._spec.limits.connect_timeout)
         except NodeFailed as error:
-            self._lost(peer, error.finding)
+            peer.failure = error.finding
+            self.unreachable = [p.failure for p in self._peers.values() if p.failure is not None]
             return
         taken = {*self._peers, *(other.node.name for other in self._peers.values())}
         peer.node = dataclasses.replace(node, name=shown_name(node, hello.hostname, taken))
-
-    def _lost(self, peer: AskedNode, finding: Finding) -> None:
-        peer.failure = finding
-        self._found.unreachable.append(finding)
-        order = [p.failure for p in self._peers.values()]
-        self._found.unreachable.sort(key=order.index)
 
     async def _look(self, peer: AskedNode) -> None:
         for _ in range(PINGS):
@@ -173,7 +165,7 @@ class Inspection:
         if why:
             facts["look"] = {"error": why}
         facts["clock"] = peer.clock.facts()
-        self._found.nodes[peer.node.name] = facts
+        self.facts[peer.node.name] = facts
 
     async def _prove(self) -> None:
         master = next(iter(self._peers.values()))
@@ -182,19 +174,19 @@ class Inspection:
         try:
             listening = await master.ask(listen_order(self._spec, token), ListeningMessage, ANSWER_SECONDS)
         except NoAnswer as error:
-            self._found.gate = Proof(name, error=str(error))
+            self.gate = Proof(name, error=str(error))
             return
         if listening.error is not None:
-            self._found.gate = Proof(name, error=listening.error)
+            self.gate = Proof(name, error=listening.error)
             return
         addresses = offered(self._plan_facts(), name, self._spec.rendezvous.network)
         if self._spec.rendezvous.master_addr:
             addresses = [self._spec.rendezvous.master_addr]
-        self._found.gate = Proof(name, listening.port, addresses=tuple(addresses))
+        self.gate = Proof(name, listening.port, addresses=tuple(addresses))
         order = probe_order(self._spec, addresses, listening.port, token)
 
         async def probe(peer: AskedNode) -> None:
-            probes = self._found.nodes[peer.node.name]["probes"] = []
+            probes = self.facts[peer.node.name]["probes"] = []
             with contextlib.suppress(NoAnswer):
                 probed = await peer.ask(order, ProbedMessage, order.seconds + ANSWER_SECONDS)
                 probes += encode(probed.results)
@@ -202,15 +194,10 @@ class Inspection:
         await self._each(f"reaching {name}", probe)
 
     def _plan_facts(self) -> dict[str, NodeFacts]:
-        return {name: read_facts(facts) for name, facts in self._found.nodes.items()}
-
-    def _main_addresses(self, facts: Mapping[str, NodeFacts]) -> dict[str, str]:
-        gate = self._found.gate or Proof()
-        probes = {name: read_probes(node.get("probes")) for name, node in self._found.nodes.items()}
-        return main_addresses(self._spec, gate.name, gate.port, list(gate.addresses), facts, probes)
+        return {name: read_facts(facts) for name, facts in self.facts.items()}
 
     async def _reach(self) -> None:
-        facts = self._found.nodes
+        facts = self.facts
         plan = peers_of(list(self._peers))
         most = max(len(peers) for peers in plan.values())
         seconds = PAIR_SECONDS + most * PAIR_SECONDS_A_PEER
@@ -223,7 +210,9 @@ class Inspection:
 
         await self._each("opening ports", open_door)
         plan_facts = self._plan_facts()
-        main = self._main_addresses(plan_facts)
+        probes = {name: read_probes(of_node.get("probes")) for name, of_node in facts.items()}
+        gate = self.gate or Proof()
+        main = main_addresses(self._spec, gate.name, gate.port, list(gate.addresses), plan_facts, probes)
         hosts = [p.node.host for p in self._peers.values()] + [str(f.get("hostname")) for f in facts.values()]
         names = sorted({host for host in hosts if not is_address(host)})
 
@@ -243,12 +232,6 @@ class Inspection:
 
         await self._each("trying every pair" if most == len(self._peers) - 1 else "trying pairs", reach)
 
-    async def _release(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*(peer.release() for peer in self._peers.values()))
-        for peer in self._peers.values():
-            peer.close()
-
 
 def look_at_nodes(
     spec: RunSpec,
@@ -261,13 +244,15 @@ def look_at_nodes(
     """Look at the cluster and save evidence/preflight.json in the run directory."""
     context = make_context(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))
     pairs = not spec.target.local and any(c.needs in ("pairs", "peer_names") for c in checks)
-    evidence = run_loop(Inspection(spec, cluster, context, progress, pairs, transport).run)
+    inspection = Inspection(spec, cluster, context, progress, pairs, transport)
+    run_loop(inspection.run)
     request = judge_request(spec, context, cluster)
-    if evidence.gate is not None:  # else no node was reached, and the rendezvous check was not tried
-        request["gate"] = encode(evidence.gate)
-    tried = covered(len(evidence.nodes)) if any("pairs" in facts for facts in evidence.nodes.values()) else ""
-    saved = document(request, evidence.nodes, [c.name for c in checks], time.time())
-    saved = saved._replace(unreachable=tuple(evidence.unreachable), covered=tried, hosts=evidence.hosts)
+    facts = inspection.facts
+    if inspection.gate is not None:  # else no node was reached, and the rendezvous check was not tried
+        request["gate"] = encode(inspection.gate)
+    tried = covered(len(facts)) if any("pairs" in of_node for of_node in facts.values()) else ""
+    saved = document(request, facts, [c.name for c in checks], time.time())
+    saved = saved._replace(unreachable=tuple(inspection.unreachable), covered=tried, hosts=inspection.hosts)
     save(run, saved)
     return saved
 

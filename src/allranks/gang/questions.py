@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import TRACE
@@ -35,7 +35,7 @@ from allranks.runs.questions import (
     read_packed,
     socket_name,
 )
-from allranks.text import error_line
+from allranks.text import error_line, group
 
 from .conducting import status_of_roles
 from .controller import Controller
@@ -163,8 +163,8 @@ class Questions:
                 chosen = sorted(places)[:1]
             if chosen:
                 number = self._next_profile(controller)
-                profile = _Profile(controller, number, {rank: places[rank] for rank in chosen})
-                profiles.append(self._profile(profile, question))
+                of_chosen = {rank: places[rank] for rank in chosen}
+                profiles.append(self._profile(controller, number, of_chosen, question))
         ranks = await asyncio.gather(*profiles)
         return ProfileAnswer(tuple(itertools.chain.from_iterable(ranks)))
 
@@ -177,89 +177,69 @@ class Questions:
             raise ValueError(f"the run has had {MOST_PROFILES} profiles")
         return self._profiles
 
-    async def _profile(self, profile: _Profile, question: ProfileQuestion) -> list[ProfiledRank]:
+    async def _profile(
+        self, controller: Controller, number: int, places: Mapping[int, str], question: ProfileQuestion
+    ) -> list[ProfiledRank]:
         """Begin it on all nodes, wait for the steps, and end it where it has begun."""
-        begun = await self._order(profile, profile.places, question.limit + SLACK)
-        recording = {rank: profile.places[rank] for rank, one in begun.items() if not one.error}
+        begun = await self._order(controller, number, places, question.limit + SLACK)
+        recording = {rank: places[rank] for rank, one in begun.items() if not one.error}
         first = last = None
         ended = dict(begun)
         if recording:
-            first, last = await profile.until_over(question)
-            ended.update(await self._order(profile, recording, 0.0, is_end=True))
-        return [profile.described(rank, one, first, last) for rank, one in sorted(ended.items())]
+            first, last = await _until_over(controller, question)
+            ended.update(await self._order(controller, number, recording, None))
+        ranks = []
+        for rank, one in sorted(ended.items()):
+            trace = str(controller.run_dir.log_path(0, "", TRACE, rank, number)) if one.size else ""
+            described = ProfiledRank(rank, places[rank], one.seconds, first, last, stalled=one.stalled, trace=trace)
+            role = controller.context.role.name
+            ranks.append(described._replace(size=one.size, role=role, note=one.note, error=one.error))
+        return ranks
 
     async def _order(
-        self, profile: _Profile, places: Mapping[int, str], seconds: float, is_end: bool = False
+        self, controller: Controller, number: int, places: Mapping[int, str], seconds: float | None
     ) -> dict[int, RankProfile]:
-        ranks_of: dict[str, list[int]] = {}
-        for rank, node in places.items():
-            ranks_of.setdefault(node, []).append(rank)
+        """Have the nodes of these ranks begin a profile of so many seconds at most, or end it; give their answers."""
 
         async def of_node(node: str, ranks: tuple[int, ...]) -> dict[int, RankProfile]:
-            def order(number: int) -> ProfileOrder:
-                return ProfileOrder(ranks, seconds, profile.number, number, is_end)
+            def order(asked: int) -> ProfileOrder:
+                return ProfileOrder(ranks, seconds or 0.0, number, asked, seconds is None)
 
-            message = await self._ask(profile.controller, node, order, ProfiledMessage, TRACE_SECONDS)
+            message = await self._ask(controller, node, order, ProfiledMessage, TRACE_SECONDS)
             if isinstance(message, str):
                 return dict.fromkeys(ranks, RankProfile(error=f"of its node: {message}"))
             gone = RankProfile(error=message.error or "it does not run")
             return {rank: message.ranks.get(rank, gone) for rank in ranks}
 
+        ranks_of = group(places, places.__getitem__)
         answers = await asyncio.gather(*(of_node(node, tuple(ranks)) for node, ranks in ranks_of.items()))
         return {rank: one for answer in answers for rank, one in answer.items()}
 
 
-class _Profile(NamedTuple):
-    """A profile of ranks of one role, with the nodes that they are on."""
+def _seen(controller: Controller) -> tuple[int | None, float]:
+    """Give the step that the role has come to, and how many it does a second; None and 0 where that is not seen."""
+    ranks = controller.observing.progress.by_rank().values()
+    steps = [one.step for one in ranks if one.step is not None]
+    return max(steps, default=None), max((one.rate or 0.0 for one in ranks), default=0.0)
 
-    controller: Controller
-    number: int
-    places: Mapping[int, str]
 
-    def _seen(self) -> tuple[int | None, float]:
-        """Give the step that the role has come to, and how many it does a second; None and 0 where that is not seen."""
-        ranks = self.controller.observing.progress.by_rank().values()
-        steps = [one.step for one in ranks if one.step is not None]
-        return max(steps, default=None), max((one.rate or 0.0 for one in ranks), default=0.0)
+async def _until_over(controller: Controller, question: ProfileQuestion) -> tuple[int | None, int | None]:
+    """Wait for one step more than are wanted: it begins in the midst of one. Give the steps seen first and last.
 
-    async def until_over(self, question: ProfileQuestion) -> tuple[int | None, int | None]:
-        """Wait for one step more than are wanted: it begins in the midst of one. Give the steps seen first and last.
-
-        Programs that show few of their steps are waited for by their rate. The end of the attempt is an end too."""
-        roster = self.controller.roster
-        attempt = roster.attempt
-        began = time.monotonic()
-        first, rate = self._seen()
-        last = first
-        while roster.state is State.RUNNING and roster.attempt == attempt:
-            seconds = time.monotonic() - began
-            last, rate = self._seen()
-            if first is None:
-                first = last
-            if seconds >= question.limit or (last is None and seconds >= STEPLESS_SECONDS):
-                break
-            if first is not None and last is not None and last - first > question.steps:
-                break
-            if rate and seconds * rate >= question.steps + 1:
-                break
-            await asyncio.sleep(LOOK)
-        return first, last
-
-    def described(self, rank: int, one: RankProfile, first: int | None, last: int | None) -> ProfiledRank:
-        """Say what has come of a rank's."""
-        trace = ""
-        if one.size:
-            trace = str(self.controller.run_dir.log_path(0, "", TRACE, rank, self.number))
-        return ProfiledRank(
-            rank,
-            self.places[rank],
-            one.seconds,
-            first,
-            last,
-            stalled=one.stalled,
-            trace=trace,
-            size=one.size,
-            role=self.controller.context.role.name,
-            note=one.note,
-            error=one.error,
-        )
+    Programs that show few of their steps are waited for by their rate. The end of the attempt is an end too."""
+    roster = controller.roster
+    attempt = roster.attempt
+    began = time.monotonic()
+    first = last = _seen(controller)[0]
+    while roster.state is State.RUNNING and roster.attempt == attempt:
+        seconds = time.monotonic() - began
+        last, rate = _seen(controller)
+        if first is None:
+            first = last
+        if seconds >= question.limit or (last is None and seconds >= STEPLESS_SECONDS):
+            break
+        has_all = first is not None and last is not None and last - first > question.steps
+        if has_all or (rate and seconds * rate >= question.steps + 1):
+            break
+        await asyncio.sleep(LOOK)
+    return first, last
