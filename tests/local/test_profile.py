@@ -46,13 +46,11 @@ def log(run: LocalRun) -> str:
 def test_a_rank_that_goes_on_is_profiled_and_goes_on(tmp_path: Path) -> None:
     run = LocalRun(tmp_path, SHOWS, nodes=2)
     wait_until(lambda: "step 20\n" in log(run), BOUND, "steps")
-    copy = tmp_path / "trace.json.gz"
-    first = ask(run, "--steps", "3", "--output", str(copy))
+    first = ask(run, "--steps", "3")
     (one,) = first["ranks"]
     assert (one["rank"], one["node"]) == (0, "local0"), "the first rank, where none is named"
     assert one["last_step"] > one["first_step"]
     assert Path(one["trace"]).name == "profile_1_rank_000.json.gz" and Path(one["trace"]).parent.name == "traces"
-    assert copy.read_bytes() == (run.work / one["trace"]).read_bytes()
     (measured,) = first["overlap"]["ranks"]
     assert (measured["rank"], measured["notes"]) == (0, [OF_OPTIMIZER])
     assert len(measured["steps"]) >= 3 and measured["mean"]["computing"] > 0
