@@ -111,7 +111,7 @@ def test_a_damaged_event_keeps_nobody_from_taking_the_run_over(line: Document, t
         run.append(Stamped("h1", 1.0, 0, told))
     session = adopt(run, View(), reach_nodes)
     assert session.controller.recording.dropped == {"h1": {3: 70}}
-    assert session.controller.observing.progress.first_step_told
+    assert session.controller.observing.first_step_noted
     continue_run(session, run.read_facts()[0])
     assert session.controller.roster.attempt == 1
 
@@ -125,5 +125,5 @@ def test_a_run_that_starts_again_shows_its_own_first_step_and_logs(tmp_path: Pat
         run.append(Stamped("local0", 1.0, 0, noted))
     continue_run(session, run.read_facts()[0])
     observing = session.controller.observing
-    assert (observing.progress.reached, observing.progress.first_step_told) == (7, False)
+    assert (observing.progress.reached, observing.first_step_noted) == (7, False)
     assert session.controller.recording.dropped == {}

@@ -60,7 +60,20 @@ from .places import KeptLaunch, RunContext, collectors_on, judge_request, node_l
 from .plugins import all_checks
 from .policy import Decision
 from .recording import Recording
-from .states import Action, Admit, AttemptOver, Event, LineSeen, NodeListed, Reach, Send, State, Tick
+from .states import (
+    Action,
+    Admit,
+    AttemptOver,
+    EachSecond,
+    Event,
+    LineSeen,
+    NodeListed,
+    Reach,
+    Send,
+    State,
+    StepShown,
+    Tick,
+)
 from .tasks import handle_errors
 from .transport import Transport
 
@@ -282,7 +295,9 @@ class Controller:
         if isinstance(stamped.fact, PlanMade):
             self.recording.deal(stamped.fact, self.links.members)
         if isinstance(stamped.fact, NodesChecked):
-            self._save_look()
+            request = judge_request(self.spec, self.context, self.cluster)
+            facts = {n.name: n.facts for n in self.roster.nodes.values()}
+            save(self.run_dir, document(request, facts, [c.name for c in self.context.checks], time.time()))
         self.view.event(stamped)
 
     def _attempt_over(self) -> None:
@@ -317,7 +332,7 @@ class Controller:
         node = self.roster.state_of(member.node.name)
         return not node.ranks or (node.ended and not self.recording.is_unfetched(member))
 
-    # -- run.json and evidence ---------------------------------------------------------------------
+    # -- run.json ----------------------------------------------------------------------------------
 
     def _write_places(self) -> None:
         ranks = {name: rank for rank, name in enumerate(self.roster.nodes)}
@@ -331,11 +346,6 @@ class Controller:
             return dataclasses.replace(entry, node_rank=place, life=life)
 
         change_nodes(self.run_dir, placed)
-
-    def _save_look(self) -> None:
-        request = judge_request(self.spec, self.context, self.cluster)
-        facts = {n.name: n.facts for n in self.roster.nodes.values()}
-        save(self.run_dir, document(request, facts, [c.name for c in self.context.checks], time.time()))
 
     # -- the nodes ---------------------------------------------------------------------------------
 
@@ -587,13 +597,12 @@ class Controller:
         self._act([*self.observing.ask_for_counts(now)])
         if self.roster.state is State.RUNNING:
             self._act(self.gang.pace.ask(now))
-            furthest = self.observing.furthest()
-            if furthest is not None:
-                self.feed_quietly(furthest[0], t=furthest[1])
-        self.observing.look_at_data(self.feed)
-        self.observing.look_at_rules(self.feed)
+            steps = self.observing.progress.span.seen
+            if steps is not None:
+                self.feed_quietly(StepShown(steps.furthest), t=steps.last_t)
+        self.observing.audit(self.feed)
         if self.roster.state is State.RUNNING:
-            self.feed_quietly(self.observing.pace())
+            self.feed_quietly(EachSecond(self.observing.progress.slowest_step()))
 
     def _notice_pause(self) -> None:
         """Where this process did not run, nodes that were not heard meanwhile get that time on top."""

@@ -28,7 +28,7 @@ from .matching import Matching
 from .progress import Progress
 from .recording import Recording
 from .roster import Roster
-from .states import Audited, EachSecond, Quiet, Send, State, StepShown
+from .states import Audited, Quiet, Send, State
 
 if TYPE_CHECKING:
     from .auditor import Auditor
@@ -236,6 +236,7 @@ class Observing:
         if kind == "output":
             self._ready = Matching("ready", pattern, partial(self._pattern_off, "ready"))
         self.auditor: Auditor | None = None  # of the data, where that is asked for
+        self.first_step_noted = False
         self._noted_steps: StepsSeen | None = None
         self._resumed_attempt = 0  # the last whose first step was shown
 
@@ -253,7 +254,7 @@ class Observing:
             self.progress.span.resume(newest_steps(present.fact, status))
         for first in of_kind(facts, FirstStep):
             self.progress.first_step_at = self._roster.began_at + first.fact.seconds
-            self.progress.first_step_told = True
+            self.first_step_noted = True
 
     def _pattern_off(self, option: str, why: str) -> None:
         """Go on without a pattern of the user's that is too slow."""
@@ -312,8 +313,8 @@ class Observing:
     def note_first_step(self) -> None:
         """Write down how long the run took to its first step."""
         at = self.progress.first_step_at
-        if at is not None and not self.progress.first_step_told:
-            self.progress.first_step_told = True
+        if at is not None and not self.first_step_noted:
+            self.first_step_noted = True
             self._recording.note(FirstStep(round(at - self._roster.began_at, 3)))
 
     def _note_resumed(self) -> None:
@@ -331,33 +332,22 @@ class Observing:
             return []
         return [Send(name, CountersOrder(tuple(ranks))) for name, ranks in roster.running_ranks().items()]
 
-    def look_at_data(self, feed: Callable[[Audited], None]) -> None:
-        """Judge what the ranks' first batches say, where that is asked for."""
-        if self.auditor is not None and self._roster.state is State.RUNNING:
-            self.auditor.look(self._roster.layout(), feed)
-
-    def look_at_rules(self, feed: Callable[[Audited], None]) -> None:
-        """Say which rules of --fail-on hold, where there are any."""
-        if self._rules is not None and self._roster.state is State.RUNNING and not self._roster.testing:
+    def audit(self, feed: Callable[[Audited], None]) -> None:
+        """Judge what the ranks' first batches say, and which rules of --fail-on hold, where there are any."""
+        roster = self._roster
+        if self.auditor is not None and roster.state is State.RUNNING:
+            self.auditor.look(roster.layout(), feed)
+        if self._rules is not None and roster.state is State.RUNNING and not roster.testing:
             self._rules.look(self.progress.by_rank(), time.monotonic())
-            found = self._rules.found(self._roster.node_of_rank())
+            found = self._rules.found(roster.node_of_rank())
             if found:
-                feed(Audited(self._roster.attempt, found))
+                feed(Audited(roster.attempt, found))
 
     # -- what the gang hears -----------------------------------------------------------------------
 
     def quiet(self) -> Quiet:
         """Say since when no rank has shown anything."""
         return Quiet(max(self._roster.last_sign_at, self.progress.last_activity))
-
-    def pace(self) -> EachSecond:
-        """Say how far the slowest rank is."""
-        return EachSecond(self.progress.slowest_step())
-
-    def furthest(self) -> tuple[StepShown, float] | None:
-        """Say how far the furthest rank is, and when it showed that (unix seconds); None without a step."""
-        steps = self.progress.span.seen
-        return None if steps is None else (StepShown(steps.furthest), steps.last_t)
 
     def wait_longer(self, seconds: float, now: float, t: float) -> None:
         """Take it that what was shown while this process did not run comes now."""

@@ -14,7 +14,7 @@ from allranks.protocol.jsontext import DecodeError, JsonObject, read_metrics
 from allranks.protocol.run_facts import StepsResumed, StepsSeen
 from allranks.runs.documents import RankStatus
 
-from .matching import Match, Matching
+from .matching import Matching
 from .steps import StepFinder, StepSeen
 
 WINDOW = 20  # steps the rate is taken over
@@ -40,19 +40,14 @@ class StepSpan:
 
     def __init__(self, reached: int | None = None) -> None:
         self._reached = reached  # by the attempts before
-        self._seen: StepsSeen | None = None
+        self.seen: StepsSeen | None = None
         self._by_rank: dict[int, int] = {}
         self.stands_still = False  # a hang was noted, and no step came since
         self.went_on_t: float | None = None
 
-    @property
-    def seen(self) -> StepsSeen | None:
-        """The steps so far; None until there is one."""
-        return self._seen
-
     def resume(self, seen: StepsSeen) -> None:
         """Take over what another controller has written down."""
-        self._seen = seen
+        self.seen = seen
         self._reached = seen.reached
 
     def note(self, rank: int, step: int, t: float) -> None:
@@ -63,10 +58,10 @@ class StepSpan:
         if self.stands_still:
             self.stands_still = False
             self.went_on_t = t
-        before = self._seen
+        before = self.seen
         if before is None:
             redone_t = t if self._reached is not None and step >= self._reached else None
-            self._seen = StepsSeen(step, t, step, t, self._reached, redone_t)
+            self.seen = StepsSeen(step, t, step, t, self._reached, redone_t)
             return
         t = max(t, before.last_t)
         redone_t = before.redone_t
@@ -75,7 +70,7 @@ class StepSpan:
             share = (self._reached - before.furthest) / (step - before.furthest)
             redone_t = before.last_t + share * (t - before.last_t)
         furthest = max(step, before.furthest)
-        self._seen = StepsSeen(before.first, before.first_t, furthest, t, self._reached, redone_t)
+        self.seen = StepsSeen(before.first, before.first_t, furthest, t, self._reached, redone_t)
 
 
 class StepReader:
@@ -215,14 +210,14 @@ class Progress:
         self._late_until = 0.0
         self.last_activity = 0.0
         self.first_step_at: float | None = None
-        self.first_step_told = False
         self.reached: int | None = None  # by the attempts before
         self.span = StepSpan()
         self.origin: int | None = None  # the first step of the first attempt that showed one
 
     def begin_attempt(self) -> None:
         """Forget the steps of the attempt before, but for how far it came."""
-        self.came_to(self._furthest())
+        steps = (reader.furthest for reader in self._comparable())
+        self.came_to(max((step for step in steps if step is not None), default=None))
         if self.origin is None:
             self.origin = self._first()
         self._readers.clear()
@@ -260,10 +255,6 @@ class Progress:
         firsts = (reader.first for reader in self._comparable())
         return min((first for first in firsts if first is not None), default=None)
 
-    def _furthest(self) -> int | None:
-        steps = (reader.furthest for reader in self._comparable())
-        return max((step for step in steps if step is not None), default=None)
-
     def _comparable(self) -> list[StepReader]:
         """Give readers whose steps mean the same in each attempt: not those that count from 1 in every epoch."""
         relative = {rank for rank, finder in self._finders.items() if not finder.is_absolute}
@@ -286,28 +277,27 @@ class Progress:
             if steps:
                 self._prefer_metrics(stream.rank)
             for step, made in steps:
-                self._note_first(now)
                 corrected = made - ahead
-                self.span.note(stream.rank, step, corrected if t - OLDEST <= corrected <= t else t)
+                self._note(stream.rank, step, now, corrected if t - OLDEST <= corrected <= t else t)
             return
         if self._recognises:
-            finder = self._finders.get(stream.rank)
-            if finder is None:
-                finder = self._finders[stream.rank] = StepFinder()
-            for seen in finder.feed(data, now, t):
+            if stream.rank not in self._finders:
+                self._finders[stream.rank] = StepFinder()
+            for seen in self._finders[stream.rank].feed(data, now, t):
                 self._recognised(stream.rank, seen)
-        if self._steps is not None:
-            self._stepped(stream.rank, self._steps.feed(stream.rank, data), now, t)
+        match = self._steps.feed(stream.rank, data) if self._steps is not None else None
+        if match is not None and match.number is not None:
+            self._reader(stream.rank).note(match.number, t)
+            self._note(stream.rank, match.number, now, t)
         if self._recurring is not None:
             match = self._recurring.feed(stream.rank, data)
             if match is None or match.lines:  # what is not looked at may have matched
                 self.last_activity = now
 
     def _reader(self, rank: int) -> StepReader:
-        reader = self._readers.get(rank)
-        if reader is None:
-            reader = self._readers[rank] = StepReader(self._late_until)
-        return reader
+        if rank not in self._readers:
+            self._readers[rank] = StepReader(self._late_until)
+        return self._readers[rank]
 
     def _prefer_metrics(self, rank: int) -> None:
         """Forget what was recognised in logs: the program says itself how far it is."""
@@ -324,15 +314,16 @@ class Progress:
         reader = self._reader(rank)
         reader.note(seen.step, seen.t)
         reader.total = seen.total
-        if self.reached is None or self._finders[rank].is_absolute:
-            self.span.note(rank, seen.step, seen.t)
-        self._note_first(seen.at)
+        is_comparable = self.reached is None or self._finders[rank].is_absolute
+        self._note(rank, seen.step if is_comparable else None, seen.at, seen.t)
+
+    @property
+    def _shows_step(self) -> bool:
+        return any(reader.step is not None for reader in self._readers.values())
 
     def wants_counts(self, now: float) -> bool:
         """Tell whether to ask the nodes for their ranks' numbers of collectives: no rank shows a step."""
-        if any(reader.step is not None for reader in self._readers.values()):
-            return False
-        return self._counts.is_due(now)
+        return not self._shows_step and self._counts.is_due(now)
 
     def counted(self, ranks: Mapping[int, JsonObject], now: float) -> None:
         """Note the numbers of collectives of a node's ranks."""
@@ -340,21 +331,16 @@ class Progress:
             self._counts.take(rank, counters, now)
         self._changed = True
 
-    def _stepped(self, rank: int, match: Match | None, now: float, t: float) -> None:
-        if match is not None and match.number is not None:
-            self._reader(rank).note(match.number, t)
-            self.span.note(rank, match.number, t)
-            self._note_first(now)
-
-    def _note_first(self, at: float) -> None:
+    def _note(self, rank: int, step: int | None, now: float, t: float) -> None:
         if self.first_step_at is None:
-            self.first_step_at = at
+            self.first_step_at = now
+        if step is not None:
+            self.span.note(rank, step, t)
 
     def by_rank(self) -> dict[int, RankStatus]:
         """How far the ranks are that have written anything, or whose collectives were counted."""
         ranks: dict[int, RankStatus] = {}
-        is_counted = all(reader.step is None for reader in self._readers.values())
-        rates = dict(self._counts.rates) if is_counted else {}
+        rates = {} if self._shows_step else dict(self._counts.rates)
         for rank, t in self._last_output.items():
             reader = self._reader(rank)
             epoch = self._finders[rank].epoch if rank in self._finders else None
