@@ -24,10 +24,11 @@ from allranks.cluster import Cluster, Node
 from allranks.cluster.nodes import JOINED
 from allranks.diagnose.causes import exit_code
 from allranks.diagnose.incident import Incident, beat_of
+from allranks.diagnose.recorded import newest
 from allranks.diagnose.roles import OWN, RoleEnd, at_fault
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import CHECK_FAILED, DONE, HANG
-from allranks.findings import SURE, Finding, Verdict, in_role
+from allranks.findings import SURE, Verdict, in_role
 from allranks.plan.environment import HandedOver, forwarded, handed_over
 from allranks.preflight.check import Check
 from allranks.preflight.judge import hardware_checks, of_level
@@ -76,6 +77,7 @@ from .conducting import conduct, directories_of, status_of_roles
 from .controller import Controller
 from .gang import Gang
 from .history import History, attempts_of
+from .links import STOPS
 from .passed_signals import CONTROLLER
 from .places import RunContext
 from .plugins import all_checks
@@ -157,12 +159,6 @@ class Session:
         """The controller of each role, this one's first."""
         return [session.controller for session in self.of_roles]
 
-    def take_others(self, others: Sequence[Session]) -> None:
-        """Conduct the sessions of the other roles of the run, in the order in which they stand in the settings."""
-        self.others = list(others)
-        if others:
-            conduct(self.controllers)
-
     def run(
         self, on_stop_key: Callable[[Session], None] | None = None, stop_first: str | None = None
     ) -> ResultDocument:
@@ -198,8 +194,7 @@ class Session:
     def stop_from_afar(self, reason: str) -> None:
         """End the run because a node wants it, from any thread. Every node may: that is never a second signal."""
         self._asked_to_stop = reason
-        if self._loop is not None and self._loop.is_running():
-            self._loop.call_soon_threadsafe(self._stop_of_a_node, reason)
+        self._from_any_thread(self._stop_of_a_node, reason)
 
     def _stop_of_a_node(self, reason: str) -> None:
         self.stop_all(reason, self.spec.limits.stop_grace)
@@ -227,9 +222,7 @@ class Session:
 
     async def _main(self, on_stop_key: Callable[[Session], None] | None, stop_first: str | None) -> None:
         loop = self._loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self.interrupt, "ctrl-c")
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self.interrupt, "sigterm")
+        _handle_stops(self.interrupt)
         for name, number in USER_SIGNALS.items():
             loop.add_signal_handler(number, self.pass_signal, name)
         if self.reach.warning_signal is not None:
@@ -301,8 +294,10 @@ class Session:
             self.recording.keep(PlainNote(f"port {roster.master_port} was taken: trying another"))
             return Decision("repeat")
         failed = any(end.fact.code != 0 for end in roster.exits) or roster.findings or roster.lost
-        if roster.stop_reason or failed:
-            self._engine_says(roster, self.reach.finding(bool(roster.stop_reason)))
+        reason = self.reach.finding(bool(roster.stop_reason)) if roster.stop_reason or failed else None
+        if reason is not None:
+            roster.findings.append(reason)
+            self.recording.keep(reason)  # so that `diagnose` knows it too
         self._audit(gang)
         verdict = None if gang.world.has_regrown else self._verdict(roster)
         if roster.testing:
@@ -358,11 +353,6 @@ class Session:
             )
             return verdict
 
-    def _engine_says(self, roster: Roster, finding: Finding | None) -> None:
-        if finding is not None:
-            roster.findings.append(finding)
-            self.recording.keep(finding)
-
     def _audit(self, gang: Gang) -> None:
         roster = gang.roster
         auditor = self.observing.auditor
@@ -383,12 +373,9 @@ class Session:
         quick = self.spec.tests.test == "quick"
         self.tested = judge_test(roster, self.run_dir, verdict, quick)
         self.verdict = self.tested.verdict
+        outcome = "tested" if self.tested.exit == 0 else "failed"
         if roster.stop_reason:
             outcome = "stopped"
-        elif self.tested.exit == 0:
-            outcome = "tested"
-        else:
-            outcome = "failed"
         self.controller.note(AttemptEnd(roster.attempt, outcome))
         if outcome != "tested" or not quick:
             return "finish"
@@ -447,13 +434,10 @@ class Session:
         roster = self.controller.roster
         own = results[self.context.role.name]
         verdict = own.verdict
+        outcome = "done" if verdict is None else "failed"
         if self.role_end.was_ended or self._user_stop:
             outcome = "stopped"
-        else:
-            outcome = "done" if verdict is None else "failed"
-        cause = ""
-        if verdict is not None and outcome == "failed":
-            cause = verdict.cause or ""
+        cause = verdict.cause or "" if verdict is not None and outcome == "failed" else ""
         ledger = own.time_ledger or TimeLedger()
         return RoleResult(outcome, tuple(roster.nodes), roster.world_size, tuple(self.history.attempts), cause, ledger)
 
@@ -516,17 +500,14 @@ class Session:
         return write_result(self.run_dir, result, False, status, ended_t)
 
     def _program_exit(self, roster: Roster) -> ProgramExit:
-        culprit = 0
-        if self.verdict is not None and self.verdict.finding.where.rank is not None:
-            culprit = self.verdict.finding.where.rank
-        for item in roster.exits:
-            end = item.fact
-            if end.rank == culprit:
-                program_code = roster.program_code(end)
-                if program_code is not None:
-                    return ProgramExit(end.rank, program_code)
-                return ProgramExit(end.rank, end.code, end.signal)
-        return ProgramExit()
+        culprit = (self.verdict.finding.where.rank if self.verdict is not None else None) or 0
+        end = next((item.fact for item in roster.exits if item.fact.rank == culprit), None)
+        if end is None:
+            return ProgramExit()
+        program_code = roster.program_code(end)
+        if program_code is not None:
+            return ProgramExit(culprit, program_code)
+        return ProgramExit(culprit, end.code, end.signal)
 
     def _timing(self, roster: Roster) -> Timing:
         timing = Timing(round(time.monotonic() - roster.began_at, 3))
@@ -547,12 +528,13 @@ class Session:
         return unfetched
 
     def _outputs(self, roster: Roster) -> dict[str, str]:
-        if self.spec.places.output_dir is not None:
-            return {n.name: n.outputs or self.spec.places.output_dir for n in roster.everyone.values()}
-        here = {
-            n.name: self.context.run_outputs for n in roster.everyone.values() if n.index in self.context.local_nodes
-        }
-        return {**here, **{n.name: n.outputs for n in roster.everyone.values() if n.outputs is not None}}
+        outputs = {}
+        for node in roster.everyone.values():
+            here = self.context.run_outputs if node.index in self.context.local_nodes else None
+            place = node.outputs or self.spec.places.output_dir or here
+            if place is not None:
+                outputs[node.name] = place
+        return outputs
 
 
 # -- several sessions -------------------------------------------------------------------------------------
@@ -563,16 +545,19 @@ async def run_round(sessions: Sequence[Session]) -> list[ResultDocument]:
 
     Ctrl-C and SIGTERM end all of them.
     """
-    loop = asyncio.get_running_loop()
-    for number, reason in ((signal.SIGINT, "ctrl-c"), (signal.SIGTERM, "sigterm"), (signal.SIGHUP, "sigterm")):
-        loop.add_signal_handler(number, _interrupt, sessions, reason)
+
+    def interrupt(reason: str) -> None:
+        for session in sessions:
+            session.interrupt(reason)
+
+    _handle_stops(interrupt)
     await asyncio.gather(*(session.controller.run() for session in sessions))
     return [session.finish() for session in sessions]
 
 
-def _interrupt(sessions: Sequence[Session], reason: str) -> None:
-    for session in sessions:
-        session.interrupt(reason)
+def _handle_stops(interrupt: Callable[[str], None]) -> None:
+    for number, reason in STOPS.items():
+        asyncio.get_running_loop().add_signal_handler(number, interrupt, reason)
 
 
 def result_of_roles(sessions: Sequence[Session], ended_t: float) -> ResultDocument:
@@ -637,7 +622,12 @@ def create(
 
     `expected_world_size` is the caller's WORLD_SIZE, `dead` are pairs of nodes that --suite pairs leaves out."""
     parts = parts_of(spec, cluster)
-    archive = _pack(spec, cwd) if spec.launch.sync else None
+    archive: Archive | None = None
+    if spec.launch.sync:
+        from .working_tree import TREE, pack_tree, received  # imported late: a run without --sync needs none of it
+
+        tree = os.environ.pop(TREE, "")
+        archive = received(tree, os.environ["ALLRANKS_RUN_DIR"]) if tree else pack_tree(spec, cwd)
     again = reach.run_directory(spec.places.runs_dir)
     try:
         run = again or RunDirectory.create(Path(spec.places.runs_dir), spec.places.name, time.time(), reach.run_suffix)
@@ -677,7 +667,9 @@ def create(
             Session(part.spec, part.cluster, part.context(context), own, view, reach, archive=archive)
             for part, own in directories_of(parts, run)
         )
-        session.take_others(others)
+        session.others = others
+        if others:
+            conduct(session.controllers)
         facts = run.read_facts()[0]
         session.recording.remember(facts)
         if again is not None:
@@ -697,24 +689,13 @@ def continue_run(session: Session, facts: Sequence[Stamped[Fact]]) -> None:
 
 def keep_newest_steps(run: RunDirectory) -> None:
     """Write down how far an attempt came whose controller died: status.json has it, and is about to be replaced."""
-    attempt = -1
-    last: StepsSeen | None = None
-    for steps in of_kind(run.read_facts()[0], StepsSeen):
-        attempt = steps.attempt or 0
-        last = steps.fact
+    last = newest(of_kind(run.read_facts()[0], StepsSeen))
     status = run.read_status()
-    if last is None or attempt != status.attempt:
+    if last is None or (last.attempt or 0) != status.attempt:
         return
-    newest = newest_steps(last, status)
-    if newest != last:
-        run.append(Stamped("", time.time(), attempt, newest))
-
-
-def _pack(spec: RunSpec, cwd: str) -> Archive:
-    from .working_tree import TREE, pack_tree, received  # imported late: a run without --sync needs none of it
-
-    tree = os.environ.pop(TREE, "")
-    return received(tree, os.environ["ALLRANKS_RUN_DIR"]) if tree else pack_tree(spec, cwd)
+    steps = newest_steps(last.fact, status)
+    if steps != last.fact:
+        run.append(Stamped("", time.time(), last.attempt or 0, steps))
 
 
 def names_of(run: RunDirectory) -> RunContext:
@@ -768,13 +749,8 @@ def _own_environment() -> str | None:
 
 def node_entries(cluster: Cluster, role: str = "") -> list[NodeEntry]:
     """Describe the nodes as run.json has them, spares last."""
-    entries = []
-    for rank, node in enumerate((*cluster.nodes, *cluster.spares)):
-        node_rank = rank if rank < len(cluster) else None
-        if role:
-            node_rank = node.index
-        entries.append(node_entry(node, node_rank, role))
-    return entries
+    nodes = [node_entry(node, node.index if role else rank, role) for rank, node in enumerate(cluster.nodes)]
+    return nodes + [node_entry(node, None, role) for node in cluster.spares]
 
 
 def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster], NodeReach]) -> Session:
@@ -851,13 +827,11 @@ def seen_from_here(document: RunDocument) -> RunDocument:
 
 def reachable_nodes(entries: Iterable[NodeEntry]) -> list[Node]:
     """Give the nodes of run.json that have an address."""
-    nodes = []
-    for entry in entries:
-        if entry.index is not None and entry.host is not None:
-            nodes.append(
-                Node(entry.index, entry.name, entry.host, entry.user, entry.port, entry.slots, bool(entry.is_local))
-            )
-    return nodes
+    return [
+        Node(entry.index, entry.name, entry.host, entry.user, entry.port, entry.slots, bool(entry.is_local))
+        for entry in entries
+        if entry.index is not None and entry.host is not None
+    ]
 
 
 def detach_stdio(log: Path) -> None:
