@@ -8,7 +8,7 @@ node-scraper (dmesg analyzer) watch for lines of these kinds, too. Ships to the 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 ROOT = "root"
@@ -16,7 +16,6 @@ WEAK = "weak"
 SYMPTOM = "symptom"
 CHECK = "kernel_log"
 UNKNOWN = "unknown"
-STORAGE = "storage-error"
 
 
 class KernelLineKind(NamedTuple):
@@ -45,6 +44,12 @@ NIC = "reseat or replace the adapter or its cable in {node}. Look: ssh {node} 's
 AMD_RESET = "reset the GPU with `amd-smi reset --gpureset --gpu GPU` or reboot {node}. Leave it out if it comes back"
 AMD_LOG = "Look: ssh {node} 'sudo dmesg -T | grep amdgpu'"
 
+# Kinds that share what the diagnosis makes of them.
+_of_gpu_memory = partial(KernelLineKind, cause="ecc-error", role=ROOT, confidence=0.9, label="ecc-error")
+_of_adapter = partial(KernelLineKind, remedy=NIC, cause="nccl-ib-error")
+_of_standstill = partial(KernelLineKind, cause="straggler", confidence=0.5, days=1)
+_of_storage = partial(KernelLineKind, cause="storage-error", role=ROOT, confidence=0.75)
+
 KINDS = (
     # -- GPUs of AMD ---------------------------------------------------------------------------------------
     KernelLineKind(
@@ -59,19 +64,15 @@ KINDS = (
         confidence=0.95,
         label="gpu-fell-off-bus",
     ),
-    KernelLineKind(
+    _of_gpu_memory(
         "amdgpu-bad-pages",
         "that an AMD GPU has more bad pages than its threshold",
         needs=("exceed threshold:",),
         pattern=r"RAS records:\d+ exceed threshold:\d+",
         source="linux amdgpu_ras_eeprom.c",
         remedy="leave {node} out and have the GPU replaced (`amd-smi bad-pages` lists them). " + AMD_LOG,
-        cause="ecc-error",
-        role=ROOT,
-        confidence=0.9,
-        label="ecc-error",
     ),
-    KernelLineKind(
+    _of_gpu_memory(
         "amdgpu-ecc",
         "uncorrectable memory errors of an AMD GPU",
         needs=("uncorrectable hardware error", "poison is consumed", "sram_ecc"),
@@ -80,10 +81,6 @@ KINDS = (
         r"|amdgpu.{0,80}poison is consumed|sq_intr: error, .{0,80}sram_ecc",
         source="linux amdgpu_ras.c, amdgpu_umc.c, kfd_int_process_v9.c",
         remedy=AMD_RESET + " (`amd-smi metric --ecc --gpu GPU` counts errors). " + AMD_LOG,
-        cause="ecc-error",
-        role=ROOT,
-        confidence=0.9,
-        label="ecc-error",
     ),
     KernelLineKind(
         "amdgpu-page-fault",
@@ -116,37 +113,31 @@ KINDS = (
         label="gpu-hardware-error",
     ),
     # -- InfiniBand, RoCE, network cards -------------------------------------------------------------------
-    KernelLineKind(
+    _of_adapter(
         "nic-power",
         "a network adapter without enough power from its PCIe slot",
         needs=("insufficient power on the PCIe slot",),
         pattern=r"Detected insufficient power on the PCIe slot \(\d+W\)",
         source="linux mlx5/core/events.c mlx5_pcie_event",
-        remedy=NIC,
-        cause="nccl-ib-error",
         confidence=0.4,
     ),
-    KernelLineKind(
+    _of_adapter(
         "nic-module",
         "a bad or overheated cable or module of a network adapter",
         needs=("Port module event",),
         pattern=r"Port module event(?:\[error\]: |.{0,60}High Temperature)",
         source="linux mlx5/core/events.c mlx5_port_module_event",
-        remedy=NIC,
-        cause="nccl-ib-error",
         role=WEAK,
         confidence=0.6,
         label="nccl-ib-error",
     ),
-    KernelLineKind(
+    _of_adapter(
         "mlx5-fatal",
         "a failed network adapter",
         needs=("mlx5_core", "bnxt", "irdma"),
         pattern=r"mlx5_core .{0,120}(?:health|fatal|assert|cmd.{0,40} timeout|Device unrecoverable"
         r"|firmware.{0,40}(?:error|fail))|(?:bnxt_re|irdma).{0,120}(?:fatal|unrecoverable)",
         source="linux mlx5/core/health.c, cmd.c, bnxt_re, irdma",
-        remedy=NIC,
-        cause="nccl-ib-error",
         role=ROOT,
         confidence=0.75,
         label="nccl-ib-error",
@@ -199,7 +190,7 @@ KINDS = (
         role=ROOT,
         confidence=0.75,
     ),
-    KernelLineKind(
+    _of_standstill(
         "lockup",
         "a CPU lockup",
         needs=("soft lockup", "hard LOCKUP", "atchdog detected hard", "workqueue lockup", "detected stall"),
@@ -207,9 +198,6 @@ KINDS = (
         r"|\brcu\w{0,20}:? .{0,40}detected stall",
         source="linux kernel/watchdog.c, workqueue.c, rcu/tree_stall.h",
         remedy="reboot {node}. If it comes back, suspect firmware, kernel or hardware",
-        cause="straggler",
-        confidence=0.5,
-        days=1,
     ),
     KernelLineKind(
         "oops",
@@ -219,16 +207,13 @@ KINDS = (
         "linux arch/x86/mm/fault.c, kernel/panic.c",
         "reboot {node}. If it comes back, suspect firmware, kernel or hardware",
     ),
-    KernelLineKind(
+    _of_standstill(
         "hung",
         "a task that hung in the kernel",
         needs=("blocked for more than", "Comm: khungtaskd "),
         pattern=r"\btask .{1,40}:\d+ blocked for more than \d+ seconds|PID: \d+ Comm: khungtaskd ",
         source="linux kernel/hung_task.c (khungtaskd shows its own stack where it found one)",
         remedy="a disk or file server does not answer: {log}",
-        cause="straggler",
-        confidence=0.5,
-        days=1,
     ),
     # -- memory and files ----------------------------------------------------------------------------------
     KernelLineKind(
@@ -281,7 +266,7 @@ KINDS = (
         least=10,
     ),
     # -- storage -------------------------------------------------------------------------------------------
-    KernelLineKind(
+    _of_standstill(
         "nfs",
         "a file server that did not answer",
         needs=(
@@ -295,12 +280,9 @@ KINDS = (
         r"|This client was evicted by|CIFS.{0,120}has not responded in \d+ seconds",
         source="linux net/sunrpc/clnt.c, fs/smb/client/connect.c, Lustre ptlrpc/import.c",
         remedy="see that the server and its network are up: {nfs}",
-        cause="straggler",
-        confidence=0.5,
-        days=1,
     ),
     # An empty drive is not a failing disk, nor is one that refuses a request it does not support.
-    KernelLineKind(
+    _of_storage(
         "disk",
         "a failing disk",
         needs=(
@@ -318,11 +300,8 @@ KINDS = (
         source="linux block/blk-core.c, fs/buffer.c, drivers/nvme/host/pci.c, multipath.c, "
         "drivers/md/raid0.c … raid10.c",
         remedy="replace the disk, or keep data and checkpoints off it. Look: {smart}",
-        cause=STORAGE,
-        role=ROOT,
-        confidence=0.75,
     ),
-    KernelLineKind(
+    _of_storage(
         "filesystem",
         "a damaged file system",
         needs=(
@@ -336,9 +315,6 @@ KINDS = (
         r"|attempt to access beyond end of device",
         source="linux fs/ext4/super.c, fs/btrfs/messages.c, fs/xfs/xfs_message.c, block/blk-core.c",
         remedy="unmount it and run fsck or xfs_repair. Look: {log}",
-        cause=STORAGE,
-        role=ROOT,
-        confidence=0.75,
     ),
     # -- PCIe ----------------------------------------------------------------------------------------------
     KernelLineKind(

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable
-from functools import partial
 from selectors import SelectSelector
 from typing import Any
 
 import pytest
 
-from allranks.agent import forking
+from allranks.agent import forking, import_records
 from allranks.agent.forked_tasks import FoundRecord, Tasks, Work
 from allranks.agent.forking import ASK_SECONDS, Forking
 from allranks.agent.outlet import Outlet
@@ -29,7 +28,6 @@ class Agent(Tasks):
         self.said: list[Message] = []
         self.asked: list[Callable[..., None]] = []
         self.looks: list[Callable[..., None]] = []
-        self.kept: list[ImportRecord] = []
 
     def run(self, work: Work[Any], done: Callable[..., None]) -> bool:
         if work.kind is ImportRecord:
@@ -37,8 +35,7 @@ class Agent(Tasks):
         elif work.kind is FoundRecord:
             self.looks.append(done)
         else:
-            assert isinstance(work.function, partial)
-            self.kept.append(work.function.args[2])
+            work.function()
         return True
 
     def forking(self) -> Forking:
@@ -48,8 +45,12 @@ class Agent(Tasks):
 
 
 @pytest.fixture(autouse=True)
-def without_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[ImportRecord]:
+    """On a node without devices, what is kept for a later run."""
     monkeypatch.setattr(forking, "DEVICES", ())
+    records: list[ImportRecord] = []
+    monkeypatch.setattr(import_records, "keep_record", lambda _, __, imports, ___: records.append(imports))
+    return records
 
 
 def start(preload: str = "auto") -> StartOrder:
@@ -63,7 +64,7 @@ def ask(of: Forking, agent: Agent, answer: ImportRecord) -> None:
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the ranks start", "after the order to start them"])
-def test_what_is_imported_is_kept_whenever_the_look_for_a_record_ends(is_late: bool) -> None:
+def test_what_is_imported_is_kept_whenever_the_look_for_a_record_ends(is_late: bool, kept: list[ImportRecord]) -> None:
     agent = Agent()
     of = agent.forking()
     started: list[bool] = []
@@ -77,14 +78,16 @@ def test_what_is_imported_is_kept_whenever_the_look_for_a_record_ends(is_late: b
     assert started == [True]
     of.initialised(0)
     ask(of, agent, IMPORTED)
-    assert not agent.kept, "it may import more"
+    assert not kept, "it may import more"
     ask(of, agent, IMPORTED)
-    assert [record.modules for record in agent.kept] == [IMPORTED.modules]
+    assert [record.modules for record in kept] == [IMPORTED.modules]
     of.tick(time.monotonic() + 10 * ASK_SECONDS)
     assert not agent.asked and not agent.said
 
 
-def test_a_look_that_ends_after_the_patience_changes_no_attempt_but_is_used_for_the_record() -> None:
+def test_a_look_that_ends_after_the_patience_changes_no_attempt_but_is_used_for_the_record(
+    kept: list[ImportRecord],
+) -> None:
     agent = Agent()
     of = agent.forking()
     started: list[bool] = []
@@ -96,7 +99,7 @@ def test_a_look_that_ends_after_the_patience_changes_no_attempt_but_is_used_for_
     of.initialised(0)
     ask(of, agent, IMPORTED)
     ask(of, agent, IMPORTED)
-    assert len(agent.kept) == 1
+    assert len(kept) == 1
 
 
 def test_nothing_is_asked_where_no_run_and_no_attempt_can_use_it() -> None:

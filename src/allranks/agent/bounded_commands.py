@@ -108,13 +108,15 @@ def collect_parts(parts: Sequence[FactPart]) -> JsonObject:
     """Collect parts side by side, each within its limit; one that fails is {"error": …}."""
     facts: JsonObject = {}
     begun = time.monotonic()
-    waiting = [(part, _start(part, facts)) for part in parts if part.seconds]
+    beside = [part for part in parts if part.seconds]
+    threads = [threading.Thread(target=_run, args=(part, facts), daemon=True) for part in beside]
+    for thread in threads:
+        thread.start()
     for part in parts:
         if not part.seconds:
             _run(part, facts)
-    for part, thread in waiting:
-        if thread is not None:
-            thread.join(max(0.0, begun + part.seconds - time.monotonic()))
+    for part, thread in zip(beside, threads):  # noqa: B905 - Python 3.8
+        thread.join(max(0.0, begun + part.seconds - time.monotonic()))
     result = facts.copy()  # a thread that comes late writes into the other one
     for part in parts:
         result.setdefault(part.name, {"error": "no answer within %g s" % part.seconds})
@@ -126,13 +128,3 @@ def _run(part: FactPart, facts: JsonObject) -> None:
         facts[part.name] = encode(part.collect())
     except Exception as error:
         facts[part.name] = {"error": "%s: %s" % (type(error).__name__, error)}
-
-
-def _start(part: FactPart, facts: JsonObject) -> Optional[threading.Thread]:
-    thread = threading.Thread(target=_run, args=(part, facts), daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # no more threads allowed
-        _run(part, facts)
-        return None
-    return thread

@@ -92,11 +92,11 @@ class Forking:
         self._attempt = order.attempt
         self._base = base
         if self._template is None and not self._looking:
-            self._prepare(order.rank, order.preload, order.imports, base)
+            self._prepare(order.rank, order.preload, order.imports)
 
-    def _prepare(self, rank: RankOrder, preload: str, imports: Optional[ImportRecord], base: Dict[str, str]) -> None:
+    def _prepare(self, rank: RankOrder, preload: str, imports: Optional[ImportRecord]) -> None:
         self._tried = True
-        environment = environment_of(rank, base)
+        environment = environment_of(rank, self._base)
         if preload != "torch" and sees_devices(environment):
             self._off(SEEN)
             return
@@ -142,7 +142,7 @@ class Forking:
         self._asking = False
         self._uninitialised = {rank.rank for rank in order.ranks}
         if order.preload in KEPT_BY and self._template is None and not self._tried and not self._looking:
-            self._prepare(order.ranks[0], order.preload, None, base)
+            self._prepare(order.ranks[0], order.preload, None)
         self._wanted = self._asks_for_imports()
         self._began = time.monotonic()
         self._waiting = go
@@ -188,7 +188,6 @@ class Forking:
         """Ask the ranks, where it is time to; start those that have waited long enough."""
         if self._waiting is not None and now >= self._began + self._patience:
             self._off("its imports were not done %.0f s after the attempt began" % (now - self._began))
-            self._go()
         if self._wanted and not self._uninitialised and not self._asking and now >= self._next:
             self._ask()
 
@@ -246,12 +245,17 @@ class Forking:
         self._start(first, environment, record)
 
     def _keep(self, rank: RankOrder, imports: ImportRecord, against: str) -> None:
+        environment = environment_of(rank, self._base)
+
+        def keep() -> str:
+            from .import_records import keep_record  # late: many runs ask for none
+
+            return keep_record(rank, environment, imports, against)
 
         def done(place: Optional[str], error: str) -> None:
             if error:
                 log("what the ranks import was not kept for the next run: %s" % error)
 
-        keep = partial(_keep_record, rank, environment_of(rank, self._base), imports, against)
         self._node.tasks.run(Work("the record of imports", keep, str, TASK_SECONDS), done)
 
     def _start(self, rank: RankOrder, environment: Dict[str, str], record: ImportRecord) -> None:
@@ -274,7 +278,6 @@ class Forking:
             answer = template.take_answer()
         except TemplateLost as error:
             self._off(str(error))
-            self._go()
             return
         if answer is None:
             return
@@ -284,7 +287,7 @@ class Forking:
             self._off(answer.why)
         else:
             self._node.tell(answer._replace(attempt=self._attempt))
-        self._go()
+            self._go()
 
     def reaped(self, statuses: Dict[int, int]) -> None:
         """Note how the template has ended, among the children that have."""
@@ -325,6 +328,7 @@ class Forking:
         self._wanted = False
         self._end()
         self._node.tell(TemplateMessage("off", self._attempt, why=why))
+        self._go()
 
     def _end(self) -> None:
         if self._template is not None:
@@ -344,9 +348,3 @@ def difference(common: Mapping[str, str], environment: Mapping[str, str]) -> str
 def sees_devices(environment: Mapping[str, str]) -> bool:
     """Tell whether the node has GPUs that no variable hides from the ranks."""
     return any(map(os.path.exists, DEVICES)) and not any(environment.get(name) in NO_DEVICES for name in VISIBLE)
-
-
-def _keep_record(rank: RankOrder, environment: Dict[str, str], imports: ImportRecord, against: str) -> str:
-    from .import_records import keep_record  # late: many runs ask for none
-
-    return keep_record(rank, environment, imports, against)

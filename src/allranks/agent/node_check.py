@@ -13,7 +13,7 @@ import pwd
 import re
 import socket
 import time
-from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.protocol.codec import decode_parts, encode
 from allranks.protocol.command_words import Words, read_command
@@ -45,7 +45,7 @@ from .processes import user_name
 FILE_SECONDS = 5.0
 CONF_LIMIT = 4096
 NCCL_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_")
-PLUGIN_PREFIXES = ("libnccl-net", "librccl-net", "libnccl-env")
+PLUGIN = r"lib(?:nccl-net|rccl-net|nccl-env)[^\0/]*"
 
 INTERPRETER_SECONDS = 20.0
 MOST_LISTED = 1000  # entries of a directory in which a script is missing
@@ -241,16 +241,9 @@ def _home() -> str:
 
 
 def _plugins(environ: Mapping[str, str]) -> List[str]:
-    libraries: Set[str] = set()
-    for directory in environ.get("LD_LIBRARY_PATH", "").split(":"):
-        if directory:
-            libraries.update(n for n in names_in(directory) if n.startswith(PLUGIN_PREFIXES) and ".so" in n)
-    cache = read_text("/etc/ld.so.cache", 4 << 20)
-    for prefix in PLUGIN_PREFIXES:
-        at = cache.find(prefix)
-        while at >= 0:
-            libraries.add(os.path.basename(cache[at : cache.find("\0", at)]))
-            at = cache.find(prefix, at + 1)
+    libraries = set(re.findall(PLUGIN, read_text("/etc/ld.so.cache", 4 << 20)))
+    for directory in filter(None, environ.get("LD_LIBRARY_PATH", "").split(":")):
+        libraries.update(name for name in names_in(directory) if re.match(PLUGIN, name) and ".so" in name)
     return sorted(libraries)
 
 
