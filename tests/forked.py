@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from tests.hosts.waiting import BOUND
 
@@ -172,15 +172,6 @@ def _read_all(ends: list[int], until: float) -> list[str] | None:
     return [b"".join(texts[end]).decode() for end in ends]
 
 
-class Request(NamedTuple):
-    """What a process is to be."""
-
-    words: list[str]
-    cwd: str
-    env: dict[str, str]
-    before: str
-
-
 # -- the server, seen from the tests -------------------------------------------------------------------
 
 
@@ -198,13 +189,12 @@ class Server:
     def start(
         self, words: Sequence[str], cwd: Path, env: Mapping[str, str], streams: Sequence[Stream], before: str
     ) -> Process:
-        asked = Request(list(words), str(cwd), dict(env), before)
-        request = json.dumps(asked._asdict()).encode()
+        request = json.dumps({"words": list(words), "cwd": str(cwd), "env": dict(env), "before": before}).encode()
         assert len(request) < MESSAGE, "the environment is too large"
         status, status_end = os.pipe()
         with open(os.devnull, "r+b") as nothing:
-            chosen = [nothing.fileno() if s in (None, subprocess.DEVNULL) else _number(s) for s in streams]
-            numbers = array.array("i", [*chosen, status_end])
+            chosen = [nothing if s in (None, subprocess.DEVNULL) else s for s in streams]
+            numbers = array.array("i", [*(s if isinstance(s, int) else s.fileno() for s in chosen), status_end])
             with self._lock:
                 self._socket.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)])
                 answer = self._socket.recv(100)
@@ -214,19 +204,13 @@ class Server:
         return Process(words, int(answer), status)
 
 
-def _number(stream: Stream) -> int:
-    return stream if isinstance(stream, int) else stream.fileno()  # type: ignore[union-attr]
-
-
-@functools.cache
-def _server() -> Server:
-    return Server()
+_server = functools.cache(Server)
 
 
 # -- in the server -------------------------------------------------------------------------------------
 
 
-def serve(channel: socket.socket) -> Request | None:
+def serve(channel: socket.socket) -> dict[str, Any] | None:
     """Fork for each request. Returns in the child what it is asked for, and None in the server at its end."""
     own_end, reaper_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -243,7 +227,7 @@ def serve(channel: socket.socket) -> Request | None:
         if not data:
             return None
         numbers = array.array("i", ancillary[0][2])
-        request = Request(**json.loads(data))
+        request: dict[str, Any] = json.loads(data)
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -280,19 +264,19 @@ def _take(numbers: Sequence[int]) -> None:
     os.closerange(3, 1 << 16)
 
 
-def become(asked: Request) -> None:
+def become(words: list[str], cwd: str, env: dict[str, str], before: str) -> None:
     """What `python -m allranks WORDS` would be."""
-    os.chdir(asked.cwd)
+    os.chdir(cwd)
     os.environ.clear()
-    os.environ.update(asked.env)
+    os.environ.update(env)
     time.tzset()
-    sys.argv = [str(ROOT / "src/allranks/__main__.py"), *asked.words]
-    sys.path[0] = asked.cwd
+    sys.argv = [str(ROOT / "src/allranks/__main__.py"), *words]
+    sys.path[0] = cwd
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
-    unbuffered = bool(asked.env.get("PYTHONUNBUFFERED"))
+    unbuffered = bool(env.get("PYTHONUNBUFFERED"))
     sys.stdout = sys.__stdout__ = _writer(1, "strict", os.isatty(1), unbuffered)
     sys.stderr = sys.__stderr__ = _writer(2, "backslashreplace", True, unbuffered)
-    exec(asked.before, {})
+    exec(before, {})
     try:
         runpy.run_module("allranks", run_name="__main__", alter_sys=True)
     except SystemExit as ended:
@@ -335,7 +319,7 @@ def main() -> None:
     gc.freeze()  # the collector would else touch, and so copy, every page in each child
     asked = serve(socket.socket(fileno=int(sys.argv[1])))
     if asked is not None:
-        become(asked)
+        become(**asked)
 
 
 if __name__ == "__main__":

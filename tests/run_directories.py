@@ -16,46 +16,37 @@ T = 1_795_000_000.0
 Document = dict[str, Any]
 
 
+def event(after: float, event: str, **fields: Any) -> Document:
+    """A fact of the only attempt, so long after the start."""
+    return {"t": T + after, "event": event, "attempt": 0, **fields}
+
+
 def events(nodes: Mapping[str, list[int]], failing: int | None = 1) -> list[Document]:
     """A run of one attempt in which one rank fails and the others are ended."""
-    found: list[Document] = [
-        {"t": T, "event": "run-start", "run": "r"},
-        {"t": T, "event": "attempt-start", "attempt": 0},
-    ]
-    for i, node in enumerate(nodes):
-        found += [
-            {"t": T + 0.1 + i / 10, "event": "node-connecting", "node": node, "attempt": 0},
-            {"t": T + 0.6 + i / 10, "event": "node-ready", "node": node, "attempt": 0, "hostname": node},
-        ]
+    first = next(iter(nodes), "")
+    found = []
+    for i, (node, ranks) in enumerate(nodes.items()):
+        found += [event(0.1 + i / 10, "node-connecting", node=node)]
+        found += [event(0.6 + i / 10, "node-ready", node=node, hostname=node)]
+        for rank in ranks:
+            mine = rank == failing
+            expected = failing is not None and not mine
+            found += [
+                event(1.2, "rank-started", node=node, rank=rank, pid=7),
+                event(2, "rank-initialised", node=node, rank=rank),
+                event(9 if mine else 10, "rank-exit", node=node, rank=rank, expected=expected, code=int(mine)),
+            ]
     found += [
-        {"t": T + 1, "event": "gate-listening", "node": next(iter(nodes), ""), "attempt": 0, "port": 1},
-        {"t": T + 1.1, "event": "gate-proved", "node": next(iter(nodes), ""), "attempt": 0, "seconds": 0.1},
+        event(0, "attempt-start"),
+        event(1, "gate-listening", node=first, port=1),
+        event(1.1, "gate-proved", node=first, seconds=0.1),
+        event(2, "all-initialised", seconds=2.0),
+        event(3.2, "first-step", seconds=3.0),
+        event(10, "attempt-end", outcome="done" if failing is None else "failed"),
     ]
-    ranks = [(node, rank) for node, some in nodes.items() for rank in some]
-    found += [{"t": T + 1.2, "event": "rank-started", "node": n, "rank": r, "pid": 7, "attempt": 0} for n, r in ranks]
-    found += [{"t": T + 2, "event": "rank-initialised", "node": n, "rank": r, "attempt": 0} for n, r in ranks]
-    found += [
-        {"t": T + 2, "event": "all-initialised", "attempt": 0, "seconds": 2.0},
-        {"t": T + 3.2, "event": "first-step", "attempt": 0, "seconds": 3.0},
-    ]
-    for node, rank in ranks:
-        mine = rank == failing
-        found.append(
-            {
-                "t": T + 9 + (0 if mine else 1),
-                "event": "rank-exit",
-                "node": node,
-                "rank": rank,
-                "attempt": 0,
-                "expected": failing is not None and not mine,
-                "code": 1 if mine else 0,
-            }
-        )
-    found += [
-        {"t": T + 10, "event": "attempt-end", "attempt": 0, "outcome": "done" if failing is None else "failed"},
-        {"t": T + 10.1, "event": "run-end", "exit": 0 if failing is None else 1},
-    ]
-    return sorted(found, key=lambda e: float(e["t"]))
+    begin = {"t": T, "event": "run-start", "run": "r"}
+    end = {"t": T + 10.1, "event": "run-end", "exit": 0 if failing is None else 1}
+    return [begin, *sorted(found, key=lambda e: float(e["t"])), end]
 
 
 def make(

@@ -35,9 +35,6 @@ from allranks.runs.documents import result_record
 )
 def test_the_rules_see_what_they_are_for(text: str) -> None:
     assert wording.fault(text)
-
-
-def test_the_rules_see_ssh_to_this_machine() -> None:
     assert wording.fault_of_place("see why: ssh local0 'sudo dmesg'")
 
 
@@ -63,26 +60,17 @@ def test_the_rules_let_through_what_is_right(text: str) -> None:
         ("show them with `ssh here0 ip -br addr` and choose", "show them with `ip -br addr` and choose"),
         ("ssh here0 ip link; ssh h2 ip link", "ip link; ssh h2 ip link"),
         ("ssh here01 'a b'", "ssh here01 'a b'"),
-        ("""ssh here0 'echo '"'"'a b'"'"''""", "echo 'a b'"),
+        ("""ssh here0 'echo '"'"'a b'"'"''""""", "echo 'a b'"),
         ("ssh here0 \"ls 'a b'\"", "ls 'a b'"),
+        ("in a job: ssh n1 'sudo dmesg | tail'", "in a job: srun -N 1 -w n1 sh -c 'sudo dmesg | tail'"),
+        ("in a job: ssh n1 nvidia-smi -L; or --nproc 1", "in a job: srun -N 1 -w n1 nvidia-smi -L; or --nproc 1"),
+        ("in a job: ssh here0 ip link; ssh n1 uptime", "in a job: ip link; srun -N 1 -w n1 uptime"),
     ],
 )
-def test_commands_for_this_machine_are_typed_here(remedy: str, here: str) -> None:
+def test_commands_for_this_machine_and_for_a_slurm_job_need_no_ssh(remedy: str, here: str) -> None:
     finding = Finding("disk-full", "fail", "full", remedy)
-    assert typed_here(finding, ["here0"]).remedy == here
+    assert typed_here(finding, ["here0"], is_slurm=remedy.startswith("in a job")).remedy == here
     assert typed_here(finding, []) == finding
-
-
-@pytest.mark.parametrize(
-    ("remedy", "in_a_job"),
-    [
-        ("ssh n1 'sudo dmesg -T | tail -n 200'", "srun -N 1 -w n1 sh -c 'sudo dmesg -T | tail -n 200'"),
-        ("look: ssh n1 nvidia-smi -L; or --nproc 1", "look: srun -N 1 -w n1 nvidia-smi -L; or --nproc 1"),
-        ("ssh here0 ip link; ssh n1 uptime", "ip link; srun -N 1 -w n1 uptime"),
-    ],
-)
-def test_commands_for_the_nodes_of_a_slurm_job_need_no_ssh(remedy: str, in_a_job: str) -> None:
-    assert typed_here(Finding("disk-full", "fail", "full", remedy), ["here0"], is_slurm=True).remedy == in_a_job
 
 
 def test_no_verdict_says_ssh_for_a_node_of_this_machine() -> None:

@@ -214,7 +214,7 @@ class RankAttempt:
             self._noting.forget()
             self._noting = None
             self._terminate()
-        if time.monotonic() < self._end_at and any(r.exit is None for r in self.ranks.values()):
+        if time.monotonic() < self._end_at and self.running():
             return
         left = end_all(self._everything, self._reap, END_SECONDS)
         self._await_exits({p.pid for p in left})
@@ -228,7 +228,7 @@ class RankAttempt:
     def _await_exits(self, left: Set[int]) -> None:
         """Wait for killed processes: until the last thread has given back its memory, waitpid(2) does not give them."""
         deadline = time.monotonic() + END_SECONDS
-        while any(r.exit is None and r.process.pid not in left for r in self.ranks.values()):
+        while any(rank.process.pid not in left for rank in self.running()):
             if time.monotonic() > deadline:
                 return
             time.sleep(0.002)
