@@ -275,5 +275,5 @@ def test_words_of_ours_are_painted_and_what_is_quiet_is_for_scripts(tmp_path: Pa
 
 def test_a_declared_function_is_imported_when_its_work_begins() -> None:
     made = [DeclaredCommand(declared) for declared in COMMANDS]
-    assert len(made) == len(COMMANDS) and all(callable(command.declared.function()) for command in made)
+    assert len(made) == len(COMMANDS) and all(callable(command.declared.work()) for command in made)
     assert "allranks.cli.commands" in sys.modules

@@ -41,7 +41,7 @@ def test_a_command_takes_what_it_declares(declared: Declared) -> None:
     """Click calls it by keyword: a missing or further name would be found only by a user."""
     wanted = {row.name for row in declared.options} | {one.name for one in declared.arguments}
     wanted |= {"typed"} if declared.settings else set()
-    assert set(inspect.signature(declared.function()).parameters) == wanted | set(declared.fixed)
+    assert set(inspect.signature(declared.work()).parameters) == wanted | set(declared.fixed)
 
 
 @pytest.mark.parametrize("declared", COMMANDS, ids=lambda declared: declared.name)

@@ -82,14 +82,13 @@ RUN = Argument("run", "[RUN]", "run directory or name [default: the newest run]"
 class Declared:
     """One command. With `command_help` it takes a training command.
 
-    `call` is the module of allranks.cli and the function that does the work: it is imported when the work begins.
-    `fixed` are further keywords for it. `verb` is the first word of the command line where that is not `name`.
+    `function` of the module of its verb does the work: it is imported when the work begins. `fixed` are further
+    keywords for it. `verb` is the first word of the command line where that is not `name`.
     """
 
     name: str
     help: str
     examples: tuple[str, ...]
-    call: str
     settings: tuple[SettingRow, ...] = ()
     options: tuple[SettingRow, ...] = ()
     arguments: tuple[Argument, ...] = ()
@@ -97,6 +96,7 @@ class Declared:
     hidden: tuple[str, ...] = ()  # settings that are read only to be refused
     fixed: Mapping[str, Json] = field(default_factory=dict)
     verb: str = ""
+    function: str = "command"
 
     @property
     def rows(self) -> tuple[SettingRow, ...]:
@@ -117,11 +117,11 @@ class Declared:
         verb = self.verb or self.name
         return tuple(row for row in rows if not row.commands or verb in row.common.split())
 
-    def function(self) -> Callable[..., int]:
+    def work(self) -> Callable[..., int]:
         """Import the function that does the work."""
-        module, _, name = self.call.partition(".")
-        function: Callable[..., int] = getattr(importlib.import_module(f"allranks.cli.{module}"), name)
-        return function
+        module = importlib.import_module(f"allranks.cli.{self.verb or self.name}")
+        work: Callable[..., int] = getattr(module, self.function)
+        return work
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,6 @@ class DeclaredVerbs:
     help: str
     example: str
     commands: tuple[Declared, ...]
-
-
-@dataclass
-class AskedLine:
-    """What was learnt of a command line before it was judged: errors are JSON where --json was ours."""
-
-    as_json: bool = False
 
 
 class RowOption(click.Option):
@@ -210,8 +203,8 @@ class DeclaredCommand(click.Command):
         """Divide the line first: Click sees our words and, behind --, the training command."""
         takes_command = bool(self.declared.command_help)
         line = split(args, self.declared.rows, takes_command)
-        if isinstance(ctx.obj, AskedLine):
-            ctx.obj.as_json = "--json" in line.words
+        if isinstance(ctx.obj, list):
+            ctx.obj[:] = line.words
         asks_for_help = any(word in (*HELP, HELP_ALL) for word in line.words)
         if not ctx.resilient_parsing and not asks_for_help:
             refuse_empty_values(line)
@@ -231,9 +224,9 @@ class DeclaredCommand(click.Command):
             keywords[argument.name] = typed["argument_" + argument.name]
         if self.declared.settings:
             keywords["typed"] = self.typed_settings(ctx)
-        function = self.declared.function()
+        work = self.declared.work()
         early.end()
-        return int(function(**keywords) or 0)
+        return int(work(**keywords) or 0)
 
     def typed_settings(self, ctx: click.Context) -> dict[str, Json]:
         """Return the settings as they were typed, by name; None or an empty list where they were not."""

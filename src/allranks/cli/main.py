@@ -152,25 +152,23 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
         return _fail(_needs_linux(verb), exitcodes.USAGE, "--json" in words)
     import click  # imported late: `allranks --help` needs none of it
 
-    from .declare import AskedLine
-
     if verb in OF_A_RUN and not set(words[:1]) & ASKS_FOR_HELP:
         from allranks.agent.processes import survive_user_signals  # imported late: other verbs leave signals alone
 
         survive_user_signals()
-    asked = AskedLine()
+    own_words: list[str] = []  # known before the line is judged: errors are JSON where --json was ours
     try:
         command = load(verb)
-        with command.make_context(f"allranks {verb}", list(words), obj=asked) as context:
+        with command.make_context(f"allranks {verb}", list(words), obj=own_words) as context:
             return int(command.invoke(context) or exitcodes.DONE)
     except RunIsElsewhere as run:
-        return _say_there(verb, words, run, asked.as_json)
+        return _say_there(verb, words, run, "--json" in own_words)
     except AllranksError as error:
-        return _fail(str(error), error.exit_code, asked.as_json)
+        return _fail(str(error), error.exit_code, "--json" in own_words)
     except KeyboardInterrupt:
-        return _fail("interrupted", exitcodes.CTRL_C, asked.as_json)
+        return _fail("interrupted", exitcodes.CTRL_C, "--json" in own_words)
     except click.Abort:
-        return _fail("left undone", exitcodes.CTRL_C, asked.as_json)
+        return _fail("left undone", exitcodes.CTRL_C, "--json" in own_words)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.NoSuchOption as error:
@@ -180,18 +178,18 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
         if error.ctx is not None:
             asked_of = error.ctx.command
         message = unknown_option(error.option_name, _path(error, verb), getattr(asked_of, "declared", None))
-        return _fail(message, exitcodes.USAGE, asked.as_json)
+        return _fail(message, exitcodes.USAGE, "--json" in own_words)
     except click.UsageError as error:
         hint = f"{_path(error, verb)} --help"
-        return _fail(f"{error.format_message()}\nhint: {hint}", exitcodes.USAGE, asked.as_json)
+        return _fail(f"{error.format_message()}\nhint: {hint}", exitcodes.USAGE, "--json" in own_words)
     except ModuleNotFoundError as error:
         if error.name not in PACKAGES:
-            return _failed_itself(error, asked.as_json)
+            return _failed_itself(error, "--json" in own_words)
         message = f"`allranks {verb}` needs the package {PACKAGES[error.name]} for this, and it is not installed"
         hint = f"{sys.executable} -m pip install {PACKAGES[error.name]}"
-        return _fail(f"{message}\nhint: {hint}", exitcodes.USAGE, asked.as_json)
+        return _fail(f"{message}\nhint: {hint}", exitcodes.USAGE, "--json" in own_words)
     except Exception as error:
-        return _failed_itself(error, asked.as_json)
+        return _failed_itself(error, "--json" in own_words)
 
 
 def _say_there(verb: str, words: Sequence[str], run: RunIsElsewhere, as_json: bool) -> int:

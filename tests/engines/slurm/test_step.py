@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.hosts.waiting import BOUND
 from tests.shell import given_of
 
-from allranks.cli.commands import RUN_COMMAND
+from allranks.cli.commands import COMMANDS
 from allranks.cluster.nodes import virtual_cluster
 from allranks.cluster.slurm_allocation import (
     Allocation,
@@ -221,7 +221,7 @@ def test_options_of_sbatch() -> None:
 
 def parsed(words: list[str]) -> RunSpec:
     """What `allranks run` makes of words."""
-    given = given_of(RUN_COMMAND, words)
+    given = given_of(COMMANDS["run"], words)
     return resolve(given, {"TOKEN": "x", "WANDB_API_KEY": "y"}, {}, config_source="").spec
 
 
