@@ -14,7 +14,7 @@ from tests import forked
 from tests.hosts.waiting import BOUND
 
 from allranks.agent.processes import read_process
-from allranks.cli.exec import groups_of, lines_of, node_code, worst
+from allranks.cli.exec import groups_of, lines_of, node_code
 from allranks.cluster import Node
 from allranks.findings import Finding
 from allranks.gang.execution import HEAD, TAIL, Executed, OutputExcerpt
@@ -76,7 +76,6 @@ def test_a_node_that_failed_is_worse_than_a_command_that_failed() -> None:
     lost.failure = Finding("ssh-unreachable", "fail", "h3 did not answer")
     results = [executed(1, b""), executed(2, b"", code=7), lost]
     assert [node_code(result) for result in results] == [0, 1, 4]
-    assert worst([node_code(result) for result in results]) == 4
 
 
 # -- virtual nodes -------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def test_the_command_prints_the_page(shell: Shell) -> None:
     answer = shell("explain", "port-blocked")
     assert answer.code == 0
     page = explained("port-blocked", {})
-    assert page is not None and answer.out == text_of(page, 100)
+    assert page is not None and answer.out == text_of(page, 100) + "\n"
     document = shell("explain", "own_name", "--json").document
     assert (document["schema"], document["name"], document["kind"]) == (1, "own_name", "check")
     assert [section["heading"] for section in document["sections"]] == ["How it judges", "When", "Options"]

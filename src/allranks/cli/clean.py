@@ -43,16 +43,16 @@ def command(typed: Given, keep: int | None, orphans: bool, foreign: bool, yes: b
             raise UsageError(
                 f"{row.option} is for nodes. Add --orphans or --foreign\nhint: allranks clean --orphans {row.option} …"
             )
-    return _clean_runs(
-        str(runs_dir) if runs_dir is not None else None, 5 if keep is None else keep, yes, dry_run, json_
-    )
+    directory = runs_directory(str(runs_dir) if runs_dir is not None else None)
+    return _clean_runs(directory, 5 if keep is None else keep, yes, dry_run, json_)
 
 
-def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_: bool) -> int:
+def _clean_runs(directory: Path, keep: int, yes: bool, dry_run: bool, json_: bool) -> int:
     """List the old runs and checks, ask, and remove them; --json never asks and needs --yes. Return the exit code."""
-    directory = runs_directory(runs_dir)
     runs = [r for r in list_runs(directory) if is_ours(r)]
-    looks = list_looks(directory)
+    checks = [p for p in sorted(directory.glob("check-*")) if CHECK_NAME.fullmatch(p.name) and not p.is_symlink()]
+    evidence = Path("evidence", "preflight.json")
+    looks = [RunDirectory(p) for p in checks if (p / evidence).is_file() and not (p / "run.json").exists()]
     past = [*runs[:-keep], *looks[:-keep]] if keep else [*runs, *looks]
     old = [r for r in past if not may_live(r, time.time())]
     if not json_:
@@ -62,12 +62,10 @@ def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_
         yes = click.confirm(f"remove these {len(old)}?")
     acts = yes and not dry_run
     failed = _remove(old) if acts else {}
+    removed = [run.name for run in old if run.name not in failed and (acts or dry_run)]
     if json_:
-        names = [r.name for r in old]
-        removed_names = [name for name in names if name not in failed] if acts or dry_run else []
-        click.echo(document_line(CleanReport(names, removed_names, failed, dry_run)))
+        click.echo(document_line(CleanReport([run.name for run in old], removed, failed, dry_run)))
     elif acts or dry_run or not old:
-        removed = {run.name for run in old} - set(failed)
         counts = [_counted(runs, removed, "run")]
         if looks:
             counts.append(_counted(looks, removed, "check"))
@@ -77,7 +75,7 @@ def _clean_runs(runs_dir: str | None, keep: int, yes: bool, dry_run: bool, json_
     return code_if(bool(failed), NODE_FAILED)
 
 
-def _counted(directories: list[RunDirectory], removed: set[str], noun: str) -> str:
+def _counted(directories: list[RunDirectory], removed: Sequence[str], noun: str) -> str:
     """Write how many of them were removed: `2 of 7 runs`."""
     return f"{sum(one.name in removed for one in directories)} of {count_of(len(directories), noun)}"
 
@@ -89,16 +87,6 @@ class CleanReport(NamedTuple):
     removed: Sequence[str]
     failed: Mapping[str, str]
     dry_run: bool
-
-
-def list_looks(directory: Path) -> list[RunDirectory]:
-    """List the directories that `check` has saved, the oldest first."""
-    checks = [p for p in sorted(directory.glob("check-*")) if CHECK_NAME.fullmatch(p.name) and not p.is_symlink()]
-    return [
-        RunDirectory(p)
-        for p in checks
-        if (p / "evidence" / "preflight.json").is_file() and not (p / "run.json").exists()
-    ]
 
 
 def _remove(runs: list[RunDirectory]) -> dict[str, str]:

@@ -9,8 +9,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from allranks.cluster import Cluster
@@ -84,44 +83,41 @@ def command(
     # --launcher command: what a run refuses to start once a rank may run once a node
     resolved = resolve_options({**typed, "command": [], "launcher": "command"}, config)
     spec = resolved.spec
-    nodes_of = _nodes_of_target(spec) if run is None else _nodes_of_run(find_run(run, runs_dir), typed, spec)
-    with nodes_of as reach:
+    node_dir = spec.places.node_dir
+    if run is None:
+        cluster = find_cluster(spec)
+        reach = reached(spec, cluster)
+    else:
+        directory_of_run = find_run(run, runs_dir)
+        of_run, cluster = _nodes_of_run(directory_of_run, typed, spec)
+        node_dir = node_dir or of_run.places.node_dir
+        reach = reached_nodes(directory_of_run, of_run, cluster)
+    with reach as transport:
         say_notes(resolved)
-        if reach.cluster.source == HERE:
+        if cluster.source == HERE:
             sys.stderr.write(f"note: {HERE}\n")
         if dry_run:
-            return _describe(words, reach.cluster, reach.transport)
+            return _describe(words, cluster, transport)
+        forwarded = {name: os.environ[name] for name in spec.launch.forward if name in os.environ}
         job = Job(
             f"exec-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
             words,
-            env=_environment(spec),
+            env={**forwarded, **spec.launch.env},
             workdir=directory,
-            node_dir=reach.node_dir,
+            node_dir=node_dir,
             timeout=timeout,
             grace=GRACE,
             connect_timeout=spec.limits.connect_timeout,
         )
-        return _run(job, reach.cluster, reach.transport, quiet, json_)
+        return _run(job, cluster, transport, quiet, json_)
 
 
-class ReachedNodes(NamedTuple):
-    """The nodes of a command, the way to them, and their scratch directory (None: /tmp)."""
+def _nodes_of_run(run: RunDirectory, typed: Given, spec: RunSpec) -> tuple[RunSpec, Cluster]:
+    """Return the settings and the nodes of a run.
 
-    cluster: Cluster
-    transport: Transport
-    node_dir: str | None
-
-
-@contextmanager
-def _nodes_of_target(spec: RunSpec) -> Iterator[ReachedNodes]:
-    cluster = find_cluster(spec)
-    with reached(spec, cluster) as transport:
-        yield ReachedNodes(cluster, transport, spec.places.node_dir)
-
-
-@contextmanager
-def _nodes_of_run(run: RunDirectory, typed: Given, spec: RunSpec) -> Iterator[ReachedNodes]:
-    """Reach the nodes of a run. Raise UsageError where a target is named too, or they are out of reach."""
+    Raise UsageError where a target is named too, or they are out of reach. The connections of joined nodes need not be
+    encrypted: then also for secrets.
+    """
     named = next((name for name in NAMES_NODES if typed.get(name)), "")
     if named:
         raise UsageError(f"--run names the nodes, and {option_name(named)} too\nhint: leave one of them out")
@@ -131,28 +127,13 @@ def _nodes_of_run(run: RunDirectory, typed: Given, spec: RunSpec) -> Iterator[Re
     from allranks.gang.session import reachable_nodes, seen_from_here  # imported late: a target needs no session
 
     document = seen_from_here(run.read_run())
-    if document.source == JOINED:
-        _refuse_secrets_in_the_clear(spec)
-    of_run = from_document(document.spec)
-    cluster = Cluster(tuple(reachable_nodes(document.nodes)), run.name)
-    with reached_nodes(run, of_run, cluster) as transport:
-        yield ReachedNodes(cluster, transport, spec.places.node_dir or of_run.places.node_dir)
-
-
-def _refuse_secrets_in_the_clear(spec: RunSpec) -> None:
-    """Raise UsageError for secrets: the connections of joined nodes need not be encrypted."""
     secret_names = [name for name in (*spec.launch.env, *spec.launch.forward) if is_secret_name(name)]
-    if secret_names:
+    if document.source == JOINED and secret_names:
         raise UsageError(
             f"--env {secret_names[0]}: connections of joined nodes may not be encrypted. Who listens could read it\n"
             "hint: put it into a file on the nodes, and read that in the command"
         )
-
-
-def _environment(spec: RunSpec) -> dict[str, str]:
-    """Return what --env gives the command; a name alone takes its value from here."""
-    forwarded = {name: os.environ[name] for name in spec.launch.forward if name in os.environ}
-    return {**forwarded, **spec.launch.env}
+    return from_document(document.spec), Cluster(tuple(reachable_nodes(document.nodes)), run.name)
 
 
 def _words(typed: object) -> tuple[str, ...]:
@@ -189,7 +170,8 @@ def _run(job: Job, cluster: Cluster, transport: Transport, quiet: bool, json_: b
     execution = Execution(job, cluster, transport, on_end)
     ended_by = _until_over(execution)
     progress.end()
-    code = ended_by or worst([node_code(result) for result in execution.results])
+    # A failed node is worse than a failed command.
+    code = ended_by or max(map(node_code, execution.results), default=DONE)
     if json_:
         nodes = [_node_output(result) for result in execution.results]
         sys.stdout.write(document_line(ExecReport(redact_argv(list(job.command)), code, nodes)) + "\n")
@@ -226,11 +208,6 @@ def _until_over(execution: Execution) -> int:
     return DONE
 
 
-def worst(codes: Sequence[int]) -> int:
-    """Return the worst of the exit codes of nodes: a failed node is worse than a failed command."""
-    return max(codes, default=DONE)
-
-
 def node_code(result: Executed) -> int:
     """Return the exit code that a node's part stands for."""
     if result.failure is not None or result.left:
@@ -250,11 +227,10 @@ def _signal_name(number: int | None) -> str:
 
 def _node_output(result: Executed) -> NodeOutput:
     output = result.output
-    text = (output.head + output.tail).decode("utf-8", "replace")
     return NodeOutput(
         result.node.name,
         result.code,
-        output=text,
+        output=(output.head + output.tail).decode("utf-8", "replace"),
         timed_out=result.timed_out,
         signal=_signal_name(result.signal),
         error=result.failure.message if result.failure is not None else "",
@@ -276,9 +252,7 @@ def how_it_ended(result: Executed, timeout: float | None) -> str:
         return f"killed by {_signal_name(result.signal)}"
     if result.code is None:
         return "did not end"
-    if not result.code:
-        return ""
-    return f"exit {result.code}"
+    return f"exit {result.code}" if result.code else ""
 
 
 def groups_of(results: Sequence[Executed], timeout: float | None) -> dict[tuple[str, str], list[Executed]]:

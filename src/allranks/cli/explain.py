@@ -35,17 +35,12 @@ def command(name: str | None, signatures: str | None, json_: bool) -> int:
     if sys.stdout.isatty():
         width = min(width, shutil.get_terminal_size().columns)
     if name is None:
-        pages = all_pages()
-        if json_:
-            sys.stdout.write(document_line(PageList(pages)) + "\n")
-        else:
-            sys.stdout.write("\n".join(list_lines(pages, width)) + "\n")
-        return DONE
-    page = find_page(name)
-    if json_:
-        sys.stdout.write(document_line(page) + "\n")
+        each = [explained(known, all_checks()) for known in (*CAUSES, *all_checks(), *STATES)]
+        pages = [page for page in each if page is not None]
+        print(document_line(PageList(pages)) if json_ else "\n".join(list_lines(pages, width)))
     else:
-        sys.stdout.write(text_of(page, width))
+        page = find_page(name)
+        print(document_line(page) if json_ else text_of(page, width))
     return DONE
 
 
@@ -54,14 +49,5 @@ def find_page(name: str) -> ExplainedPage:
     page = explained(name, {}) or explained(name, all_checks())
     if page is None:
         meant = suggestion(name, [*CAUSES, *all_checks(), *STATES])
-        hint = "allranks explain"
-        if meant:
-            hint = explain_command(meant)
-        raise UsageError(f"{name}: unknown cause, check or state\nhint: {hint}")
+        raise UsageError(f"{name}: unknown cause, check or state\nhint: {explain_command(meant) or 'allranks explain'}")
     return page
-
-
-def all_pages() -> Sequence[ExplainedPage]:
-    """Give the pages of all causes, of all checks, and of all states."""
-    pages = [explained(name, all_checks()) for name in (*CAUSES, *all_checks(), *STATES)]
-    return [page for page in pages if page is not None]

@@ -45,19 +45,8 @@ VERBS = {
     "overlap": "communication that hides behind computation, from profiler traces",
 }
 FIRST_RARE = "fetch"  # from here on: what few need, and not each day
-LINUX_ONLY = (
-    "run",
-    "check",
-    "test",
-    "join",
-    "attach",
-    "stop",
-    "clean",
-    "exec",
-    "fetch",
-    "stacks",
-    "profile",
-)  # they use /proc, pidfd and prctl
+# They use /proc, pidfd and prctl.
+LINUX_ONLY = ("run", "check", "test", "join", "attach", "stop", "clean", "exec", "fetch", "stacks", "profile")
 OF_A_RUN = ("run", "join", "attach")  # SIGUSR1 and SIGUSR2 are for the ranks from their first moment on
 ASKS_FOR_HELP = {"-h", "--help", "--help-all"}
 COMPLETION = "_ALLRANKS_COMPLETE"
@@ -101,8 +90,9 @@ def _main() -> int:
     if COMPLETION in os.environ:
         return complete(os.environ[COMPLETION])
     words = sys.argv[1:]
-    if words[:1] == ["help"]:
-        words = _words_of_help(words[1:])
+    if words[:1] == ["help"]:  # stands for --help behind the verb, or behind one of its commands
+        asked = [word for word in words if word in ASKS_FOR_HELP]
+        words = [*(word for word in words[1:] if word not in ASKS_FOR_HELP), *(asked[:1] or ["--help"])]
     if not words or words[0] in ASKS_FOR_HELP:
         print(USAGE.format(verbs="\n".join(_listed(name) for name in VERBS)))
         return exitcodes.DONE if words else exitcodes.USAGE
@@ -125,12 +115,6 @@ def _path(error: click.UsageError, verb: str) -> str:
     return f"allranks {verb}"
 
 
-def _words_of_help(words: list[str]) -> list[str]:
-    """Return what `help VERB` stands for: the verb, or one of its commands, with --help."""
-    asked = [word for word in words if word in ASKS_FOR_HELP]
-    return [*(word for word in words if word not in ASKS_FOR_HELP), *(asked[:1] or ["--help"])]
-
-
 def load(verb: str) -> click.Command:
     """Make the command of a verb. The module that does its work is not imported."""
     from .commands import COMMANDS  # imported late: `allranks --help` needs no Click
@@ -149,7 +133,10 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
 
         return _fail(unknown_verb(verb, words, VERBS), exitcodes.USAGE, "--json" in words)
     if verb in LINUX_ONLY and sys.platform != "linux" and not set(words[:1]) & ASKS_FOR_HELP:
-        return _fail(_needs_linux(verb), exitcodes.USAGE, "--json" in words)
+        system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
+        where = "Start it on a login node, or in a Linux container"
+        message = f"`allranks {verb}` needs Linux, and this machine is {system}. {where}"
+        return _fail(message, exitcodes.USAGE, "--json" in words)
     import click  # imported late: `allranks --help` needs none of it
 
     if verb in OF_A_RUN and not set(words[:1]) & ASKS_FOR_HELP:
@@ -202,12 +189,6 @@ def _say_there(verb: str, words: Sequence[str], run: RunIsElsewhere, as_json: bo
         return _fail(str(error), error.exit_code, as_json)
     except KeyboardInterrupt:
         return _fail("interrupted", exitcodes.CTRL_C, as_json)
-
-
-def _needs_linux(verb: str) -> str:
-    system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
-    where = "Start it on a login node, or in a Linux container"
-    return f"`allranks {verb}` needs Linux, and this machine is {system}. {where}"
 
 
 def _failed_itself(error: Exception, as_json: bool) -> int:

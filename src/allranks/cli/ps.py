@@ -30,40 +30,34 @@ def command(all_: bool, number: int, quiet: bool, runs_dir: str | None, json_: b
         here = {path.resolve() for path in directories}
         elsewhere = [path for path in known_runs_directories(os.environ) if path.resolve() not in here]
         directories += reversed(elsewhere)
-    listings = [_list_directory(directory, number) for directory in directories]
+    listings = {directory: _list_directory(directory, number) for directory in directories}
+    runs = [brief for listing in listings.values() for brief in listing.runs]
     if json_:
-        runs = [brief for listing in listings for brief in listing.runs]
-        print(document_line(RunList(runs, sum(listing.left_out for listing in listings))))
+        print(document_line(RunList(runs, sum(listing.left_out for listing in listings.values()))))
         return DONE
     if quiet:
-        for run in (brief for listing in listings for brief in listing.runs):
+        for run in runs:
             print(run.run)
         return DONE
-    now = time.time()
     width = _terminal_width()
-    blocks = []
-    for listing in listings:
-        if listing.runs or not all_:
-            blocks.append("\n".join(_listing_lines(listing, now, width, names_directory=all_)))
-    blocks += _elsewhere(listings)
+    blocks = [
+        "\n".join(_listing_lines(directory, listing, width, names_directory=all_))
+        for directory, listing in listings.items()
+        if listing.runs or not all_
+    ]
+    blocks += _elsewhere(directories, runs)
     print("\n\n".join(blocks) or "no runs are known: each run's directory is noted when it begins")
     return DONE
 
 
 class RunList(NamedTuple):
-    """What `ps --json` prints: the newest run first. `left_out` counts older runs that are over."""
+    """What `ps --json` prints, or the runs of a directory: the newest first. `left_out`: older runs that are over."""
 
     runs: Sequence[RunBrief]
     left_out: int
 
 
-class _Listing(NamedTuple):
-    directory: Path
-    runs: Sequence[RunBrief]
-    left_out: int
-
-
-def _list_directory(directory: Path, number: int) -> _Listing:
+def _list_directory(directory: Path, number: int) -> RunList:
     shown: list[RunDirectory] = []
     ended = 0
     for run in reversed(list_runs(directory)):
@@ -72,13 +66,13 @@ def _list_directory(directory: Path, number: int) -> _Listing:
             if ended > number:
                 continue
         shown.append(run)
-    return _Listing(directory, [read_brief(run) for run in shown], max(0, ended - number))
+    return RunList([read_brief(run) for run in shown], max(0, ended - number))
 
 
-def _elsewhere(listings: Sequence[_Listing]) -> list[str]:
+def _elsewhere(directories: Sequence[Path], listed: Sequence[RunBrief]) -> list[str]:
     """Name the newest runs of these directories that have their controller on another machine, which are not asked."""
-    shown = {brief.run for listing in listings for brief in listing.runs}
-    here = {os.path.abspath(listing.directory) for listing in listings}
+    shown = {brief.run for brief in listed}
+    here = {os.path.abspath(directory) for directory in directories}
     runs = [run for run in runs_elsewhere(os.environ) if run.runs_dir in here and run.run not in shown]
     lines = [f"on {run.host}: {run.run} (allranks status {run.run})" for run in runs[: -MOST_ELSEWHERE - 1 : -1]]
     return ["\n".join(lines)] if lines else []
@@ -93,20 +87,15 @@ def _terminal_width() -> int:
         return 0
 
 
-def _listing_lines(listing: _Listing, now: float, width: int, names_directory: bool) -> list[str]:
-    lines = []
-    if names_directory:
-        lines.append(f"{listing.directory.absolute()}:")
+def _listing_lines(directory: Path, listing: RunList, width: int, names_directory: bool) -> list[str]:
+    lines = [f"{directory.absolute()}:"] if names_directory else []
     if not listing.runs:
-        return [*lines, f"no run in {listing.directory}/. `allranks ps --all` lists those of other directories"]
-    heading, *rows = brief_lines(listing.runs, now, width)
+        return [*lines, f"no run in {directory}/. `allranks ps --all` lists those of other directories"]
+    heading, *rows = brief_lines(listing.runs, time.time(), width)
     colour = shows_colour(sys.stdout)
     styles = [STATE_STYLES.get(run.state, "") for run in listing.runs]
     lines += [heading, *(paint(row, style, colour) for row, style in zip(rows, styles, strict=True))]
     if listing.left_out:
-        lines.append(f"… and {count_of(listing.left_out, 'older run')}: allranks ps -n {_all_of(listing)}")
+        everything = len(listing.runs) + listing.left_out
+        lines.append(f"… and {count_of(listing.left_out, 'older run')}: allranks ps -n {everything}")
     return lines
-
-
-def _all_of(listing: _Listing) -> int:
-    return len(listing.runs) + listing.left_out

@@ -193,7 +193,7 @@ def text_of(page: ExplainedPage, width: int) -> str:
         lines += ["", section.heading]
         for paragraph in section.paragraphs:
             lines += _wrapped(paragraph, width, "  ")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 _HEADINGS = (
