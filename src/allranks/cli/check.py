@@ -139,7 +139,10 @@ def close(
     run: RunDirectory | None,
     printing: Printing,
 ) -> int:
-    """Judge the evidence, print the findings, save the page. Return the exit code."""
+    """Judge the evidence, print the findings, save the page.
+
+    Return the exit code: 4 where a node could not be reached, 3 where a check failed, else 0.
+    """
     findings = judge_evidence(evidence, checks, spec.preflight.allow)
     rows = table(evidence.request, evidence.nodes, checks, findings)
     explained = {}
@@ -147,76 +150,48 @@ def close(
     if isinstance(spec_asked, dict):
         gate = evidence.request.get("gate")
         explained = explain(from_document(spec_asked), gate if isinstance(gate, dict) else {}, evidence.nodes)
-    directory = str(run.path) if run is not None else None
+    name, directory = (run.name, str(run.path)) if run is not None else ("", None)
     if run is not None and can_write_pages():
         from allranks.report.page import check_page  # imported late: allranks.pyz has no Jinja2
 
         page = check_page(run.name, evidence, findings, rows, {c.name: c.title for c in checks}, grouped(explained))
         say_unwritten_page(run, run.write_page(page))
+    failed = [finding for finding in findings if finding.status == "fail"]
+    colour = shows_colour(sys.stdout)
     if printing.as_json:
-        is_ok = not any(finding.status == "fail" for finding in findings)
-        name = run.name if run is not None else ""
         report = CheckReport(
             name,
             directory,
-            ok=is_ok,
+            ok=not failed,
             findings=findings,
             table=rows,
             covered=evidence.covered or None,
             settings=explained,
             role=printing.role,
         )
-        sys.stdout.write(document_line(report) + "\n")
+        lines = [document_line(report)]
     elif printing.quiet:
         wrong = [finding for finding in findings if finding.status in ("fail", "warn")]
-        for line in finding_lines(wrong, shows_colour(sys.stdout), verbose=False):
-            sys.stdout.write(f"{line}\n")
+        lines = finding_lines(wrong, colour, verbose=False)
     else:
+        width = shutil.get_terminal_size((120, 40)).columns
+        lines = table_lines(rows, {c.name: c for c in checks}, width, printing.verbose, colour)
         settings = [] if spec.preflight.only else setting_lines(explained)  # checks by name were asked for, and no more
-        _print(
-            evidence,
-            checks,
-            findings=findings,
-            rows=rows,
-            settings=settings,
-            directory=directory,
-            verbose=printing.verbose,
-        )
-    return exit_code(findings)
+        for block in (finding_lines(findings, colour, printing.verbose), settings):
+            if block:
+                lines += ["", *block]
+        if evidence.covered:
+            lines.append(f"pairs     {evidence.covered}")
+        lines.append(("" if not findings else "\n") + f"result    {counts(findings, rows)}")
+        if directory is not None:
+            lines.append(f"saved     {directory}/report.html (judge again: allranks check --from {directory})")
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    if any(finding.check == "reached" for finding in failed):
+        return exitcodes.NODE_FAILED
+    return exitcodes.code_if(bool(failed), exitcodes.CHECK_FAILED)
 
 
 def say_unwritten_page(run: RunDirectory, is_written: bool) -> None:
     """Say on standard error that the disk has no page: the answer stands without it."""
     if not is_written:
         sys.stderr.write(f"note: {run.path}/report.html was not written ({run.write_failure})\n")
-
-
-def exit_code(findings: Sequence[Finding]) -> int:
-    """Return 4 where a node could not be reached, 3 where a check failed, else 0."""
-    failed = [f for f in findings if f.status == "fail"]
-    if any(f.check == "reached" for f in failed):
-        return exitcodes.NODE_FAILED
-    return exitcodes.code_if(bool(failed), exitcodes.CHECK_FAILED)
-
-
-def _print(
-    evidence: PreflightDocument,
-    checks: Sequence[Check],
-    findings: Sequence[Finding],
-    rows: dict[str, dict[str, str]],
-    settings: Sequence[str],
-    directory: str | None,
-    verbose: bool,
-) -> None:
-    colour = shows_colour(sys.stdout)
-    width = shutil.get_terminal_size((120, 40)).columns
-    lines = table_lines(rows, {c.name: c for c in checks}, width, verbose, colour)
-    for block in (finding_lines(findings, colour, verbose), settings):
-        if block:
-            lines += ["", *block]
-    if evidence.covered:
-        lines.append(f"pairs     {evidence.covered}")
-    lines.append(("" if not findings else "\n") + f"result    {counts(findings, rows)}")
-    if directory is not None:
-        lines.append(f"saved     {directory}/report.html (judge again: allranks check --from {directory})")
-    sys.stdout.write("\n".join(lines) + "\n")

@@ -52,7 +52,11 @@ from .target import resolve_options, say_notes, unknown_name
 def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_: bool) -> int:
     """Run a suite."""
     resolved = resolve_options({**typed, "name": "test"}, config)
-    refuse_unknown_tests(resolved.spec)
+    suite = resolved.spec.tests.suite
+    tests = TESTS_OF["sync" if suite == "staged" else suite]
+    for name in resolved.spec.preflight.only:
+        if name not in tests:
+            raise UsageError(unknown_name("--only", name, f"test of the suite {suite}", tests))
     cluster = find_cluster(resolved.spec)
     spec = resolved.spec.changed(test="full", command=(), launcher="direct", retries=0)
     say_notes(resolved)
@@ -61,19 +65,6 @@ def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_:
         return exitcodes.DONE
     with reached(spec, cluster) as transport:
         return run_suite(spec, cluster, Printing(json_, quiet), transport)
-
-
-def tests_of(suite: str) -> tuple[str, ...]:
-    """The names that --only may choose from."""
-    return TESTS_OF["sync" if suite == "staged" else suite]
-
-
-def refuse_unknown_tests(spec: RunSpec) -> None:
-    """UsageError where --only names no test of the suite."""
-    tests = tests_of(spec.tests.suite)
-    for name in spec.preflight.only:
-        if name not in tests:
-            raise UsageError(unknown_name("--only", name, f"test of the suite {spec.tests.suite}", tests))
 
 
 def run_suite(spec: RunSpec, cluster: Cluster, printing: Printing, transport: Transport) -> int:
@@ -103,9 +94,14 @@ def run_pairs(spec: RunSpec, cluster: Cluster, printing: Printing, transport: Tr
         for finding in findings:
             sys.stdout.write(finding_line(finding) + "\n")
     dead = dead_pairs(evidence.nodes)
-    rest = without(named(cluster, evidence.hosts), set(evidence.nodes), dead)
+    own_names = {host: name for name, host in evidence.hosts.items()}  # of nodes that the list knows by address
+    nodes = [dataclasses.replace(node, name=own_names.get(node.host, node.name)) for node in cluster.nodes]
+    rest = without(Cluster(tuple(nodes), cluster.source), set(evidence.nodes), dead)
     if len(rest.nodes) < 2:
-        return _nothing_left(findings, printing.as_json)
+        nothing = SuiteResult(suite="pairs", exit=exitcodes.NODE_FAILED, findings=tuple(findings))
+        words = "no two nodes reach one another: nothing was measured"
+        print(document_line(nothing) if printing.as_json else words)
+        return nothing.exit
     names = {n.name for n in rest.nodes}
     dead_ones = tuple(sorted(p for p in dead if names >= set(p)))
     return run_together(spec, rest, printing, transport, findings, dead_ones)
@@ -117,13 +113,6 @@ def dead_pairs(facts: Mapping[str, Mapping[str, Any]]) -> set[Pair]:
     return {(a, b) if a < b else (b, a) for (a, b), result in pairs.items() if not result.way.ok}
 
 
-def named(cluster: Cluster, hosts: Mapping[str, str]) -> Cluster:
-    """Nodes that the list knows by address, by the names that they gave themselves."""
-    names = {host: name for name, host in hosts.items()}
-    chosen = (dataclasses.replace(n, name=names.get(n.host, n.name)) for n in cluster.nodes)
-    return Cluster(tuple(chosen), cluster.source)
-
-
 def without(cluster: Cluster, reached: set[str], dead: set[Pair]) -> Cluster:
     """Choose the nodes that a gang can hold: as master the one with the fewest dead links, then all that reach it."""
     nodes = [n for n in cluster.nodes if n.name in reached]
@@ -133,15 +122,6 @@ def without(cluster: Cluster, reached: set[str], dead: set[Pair]) -> Cluster:
     cut = {name for pair in dead if master.name in pair for name in pair} - {master.name}
     chosen = [master, *(n for n in nodes if n is not master and n.name not in cut)]
     return Cluster(tuple(dataclasses.replace(n, index=i) for i, n in enumerate(chosen)), cluster.source)
-
-
-def _nothing_left(findings: list[Finding], json_: bool) -> int:
-    code = exitcodes.NODE_FAILED
-    if json_:
-        print_document(SuiteResult(suite="pairs", exit=code, findings=tuple(findings)))
-    else:
-        sys.stdout.write("no two nodes reach one another: nothing was measured\n")
-    return code
 
 
 STOPPED = (exitcodes.CTRL_C, exitcodes.TERMINATED)
@@ -179,23 +159,17 @@ class Staged:
         self._began = time.monotonic()
         self._say(f"test      {run.name}\nnodes     {', '.join(n.name for n in cluster.nodes)}")
 
-    def _say(self, text: str) -> None:
-        if not (self._printing.as_json or self._printing.quiet):
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
-
-    def _say_failure(self, text: str) -> None:
-        if not self._printing.as_json:
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
+    def _say(self, text: str, is_failure: bool = False) -> None:
+        if not self._printing.as_json and (is_failure or not self._printing.quiet):
+            print(text, flush=True)
 
     def stage(self, stage: SuiteStage) -> list[tuple[Group, int]]:
         """Run a stage; return the groups that failed with their exit codes."""
         self._say(f"stage     {stage.name}: {len(stage.groups())} groups of {stage.size}")
         groups: list[GroupResult] = []
         failed: list[tuple[Group, int]] = []
-        for number in range(len(stage.rounds)):
-            for group, result in self._round(stage.rounds[number]):
+        for disjoint in stage.rounds:
+            for group, result in self._round(disjoint):
                 seconds = result.timing.total or 0.0
                 groups.append(GroupResult(tuple(group), result.exit == 0, seconds, result.directory))
                 if result.exit:
@@ -208,14 +182,11 @@ class Staged:
         return failed
 
     def _tell(self, group: Group, result: ResultDocument) -> None:
-        verdict = result.verdict
         line = f"{group_name(group)}   {result.timing.total or 0.0:.1f} s"
-        if result.exit == 0:
-            self._say(f"PASS      {line}")
-        else:
-            self._say_failure(f"FAIL      {line}   {verdict.finding.message if verdict is not None else ''}")
-        if verdict is not None:
-            self._findings.append(verdict.finding)
+        if result.verdict is not None:
+            self._findings.append(result.verdict.finding)
+            line += f"   {result.verdict.finding.message}"
+        self._say(f"{'FAIL' if result.exit else 'PASS'}      {line}", bool(result.exit))
 
     def _round(self, groups: Sequence[Group]) -> list[tuple[Group, ResultDocument]]:
         """Disjoint groups side by side, each a gang of its own with its own directory below this run's."""
@@ -250,10 +221,7 @@ class Staged:
         word = "passed" if code == exitcodes.DONE else "failed"
         seconds = time.monotonic() - self._began
         closing = f"\n{meaning}\n{word} after {seconds:.1f} s (exit {code}). The report is in {self._run.path}"
-        if code == exitcodes.DONE:
-            self._say(closing)
-        else:
-            self._say_failure(closing)
+        self._say(closing, code != exitcodes.DONE)
         return code
 
 
@@ -277,7 +245,9 @@ def run_together(
     dead: tuple[tuple[str, str], ...] = (),
 ) -> int:
     """One gang of all nodes; gives the exit code. `before` has findings that are known already."""
-    view = _view(printing)
+    view: View = FailureView() if printing.quiet else TestView()
+    if printing.as_json:
+        view = OutputView()
     session = sessions.create(spec, cluster, NodeReach(transport), os.environ, os.getcwd(), lambda: view, dead=dead)
     session.view.opening(opening(session))
     result = session.run(None)
@@ -286,14 +256,6 @@ def run_together(
         result = replace(result, exit=exitcodes.CHECK_FAILED, verdict=verdict_of(before[0]))
     close(spec, session, result, printing.as_json)
     return result.exit
-
-
-def _view(printing: Printing) -> View:
-    if printing.as_json:
-        return OutputView()
-    if printing.quiet:
-        return FailureView()
-    return TestView()
 
 
 def close(spec: RunSpec, session: sessions.Session, result: ResultDocument, json_: bool) -> None:
@@ -321,9 +283,4 @@ def save_suite(run: RunDirectory, tested: SuiteResult, json_: bool) -> None:
 
         say_unwritten_page(run, run.write_page(test_page(tested)))
     if json_:
-        print_document(tested)
-
-
-def print_document(tested: SuiteResult) -> None:
-    """Print the JSON document of a test."""
-    sys.stdout.write(document_line(tested) + "\n")
+        print(document_line(tested))
