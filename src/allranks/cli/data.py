@@ -49,27 +49,38 @@ def plan_command(
     runs_dir: str | None,
     json_: bool,
 ) -> int:
-    """Count steps and times."""
+    """Count steps and times. Return 3 where an observed number of steps shows a fault."""
     if samples is None:
         raise UsageError("data plan: set --samples")
     if drop_last and pad:
         raise UsageError("--drop-last and --pad: set one of them")
-    rate = None
-    if bandwidth is not None:
-        rate = measured_bandwidth(bandwidth, runs_dir)
+    words = [word.strip() for word in nodes.split(",") if word.strip()]
+    if not words or not all(word.isascii() and word.isdecimal() for word in words):
+        raise UsageError(f"--nodes {nodes!r}: set numbers such as 1,2,8")
     training = Training(
         samples,
         batch,
         gpus_per_node=gpus_per_node,
-        nodes=_numbers(nodes),
+        nodes=tuple(map(int, words)),
         epochs=epochs,
         step_time=step_time,
         grad_accum=grad_accum,
         rounding="drop" if drop_last else "pad",
         model_bytes=model_bytes,
-        bandwidth=rate,
+        bandwidth=None if bandwidth is None else measured_bandwidth(bandwidth, runs_dir),
     )
-    return show_plan(training, observed_steps, json_)
+    rows = plan(training)
+    observed = None
+    if observed_steps is not None:
+        observed = ObservedSteps(observed_steps, *explain_observed(training, observed_steps, rows))
+    ok = observed is None or observed.fits
+    if json_:
+        formula = FORMULA if training.bandwidth else None
+        click.echo(document_line(PlanDocument(ok, rows, formula, observed)))
+    else:
+        lines = plan_lines(training, rows)
+        click.echo("\n".join([*lines, "", observed.message] if observed else lines))
+    return exitcodes.code_if(not ok, exitcodes.CHECK_FAILED)
 
 
 def audit_command(
@@ -86,14 +97,19 @@ def audit_command(
     if dry_run:
         click.echo(f"{python or sys.executable}: {loader} read by {world_size} virtual ranks, {gpus_per_node} a node")
         return exitcodes.DONE
-    return show_audit(loader, world_size, gpus_per_node, python or "", json_)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words or not all(word.isascii() and word.isdecimal() for word in words):
-        raise UsageError(f"--nodes {text!r}: set numbers such as 1,2,8")
-    return tuple(int(word) for word in words)
+    progress = ProgressLine(silent=json_ or not sys.stderr.isatty())
+    try:
+        rows = virtual_rows(
+            loader, world_size, gpus_per_node, lambda state: progress.show("ranks", state.done, state.of), python or ""
+        )
+    finally:
+        progress.end()
+    answer = conclude(rows, virtual_layout(world_size, gpus_per_node))
+    if json_:
+        click.echo(document_line(AuditDocument(answer.ok, answer.findings, answer.coverage, loader, world_size)))
+    else:
+        click.echo("\n".join([*coverage_lines(answer.coverage), "", *finding_lines(answer.findings)]))
+    return exitcodes.code_if(not answer.ok, exitcodes.CHECK_FAILED)
 
 
 def measured_bandwidth(text: str, runs_dir: str | None) -> float:
@@ -130,22 +146,6 @@ class PlanDocument:
     observed: ObservedSteps | None
 
 
-def show_plan(training: Training, observed_steps: int | None, json_: bool) -> int:
-    """Print the table; give the exit code, 3 where an observed number of steps shows a fault."""
-    rows = plan(training)
-    observed = None
-    if observed_steps is not None:
-        observed = ObservedSteps(observed_steps, *explain_observed(training, observed_steps, rows))
-    ok = observed is None or observed.fits
-    if json_:
-        formula = FORMULA if training.bandwidth else None
-        click.echo(document_line(PlanDocument(ok, rows, formula, observed)))
-    else:
-        lines = plan_lines(training, rows)
-        click.echo("\n".join([*lines, "", observed.message] if observed else lines))
-    return exitcodes.code_if(not ok, exitcodes.CHECK_FAILED)
-
-
 class AuditDocument(NamedTuple):
     """What `data audit --json` prints: what is wrong, and what each rank read of each loader."""
 
@@ -154,19 +154,3 @@ class AuditDocument(NamedTuple):
     coverage: Sequence[Coverage]
     loader: str
     world_size: int
-
-
-def show_audit(loader: str, world: int, local: int, python: str, json_: bool) -> int:
-    """Play the ranks; give the exit code."""
-    progress = ProgressLine(silent=json_ or not sys.stderr.isatty())
-    try:
-        rows = virtual_rows(loader, world, local, lambda state: progress.show("ranks", state.done, state.of), python)
-    finally:
-        progress.end()
-    answer = conclude(rows, virtual_layout(world, local))
-    if json_:
-        audited = AuditDocument(answer.ok, answer.findings, answer.coverage, loader, world)
-        click.echo(document_line(audited))
-    else:
-        click.echo("\n".join([*coverage_lines(answer.coverage), "", *finding_lines(answer.findings)]))
-    return exitcodes.code_if(not answer.ok, exitcodes.CHECK_FAILED)

@@ -144,10 +144,14 @@ class RowOption(click.Option):
             help_text = f"do not {help_text}"
         if row.shown_default:
             help_text += f" [default: {row.shown_default}]"
-        if row.variables and not brief:
+        names = list(row.names)
+        if brief:
+            further = [name for name in names if name.startswith("--")][1:]
+            names = [name for name in names if name not in further]
+        elif row.variables:
             help_text += f" [env: {', '.join(row.variables)}]"
         super().__init__(
-            [*(_brief_names(row) if brief else row.names), "option_" + row.name],
+            [*names, "option_" + row.name],
             help=help_text,
             hidden=hidden,
             is_flag=row.parser.is_flag,
@@ -219,7 +223,7 @@ class DeclaredCommand(click.Command):
         keywords: dict[str, Json | Given] = dict(self.declared.fixed)
         for row in self.declared.options:
             keywords[row.name] = _own_value(row, typed["option_" + row.name])
-        streams.choose_colour(str(_own_value(COLOR, typed["option_" + COLOR.name])))
+        streams.Guarded.colours = str(_own_value(COLOR, typed["option_" + COLOR.name]))
         for argument in self.declared.arguments:
             keywords[argument.name] = typed["argument_" + argument.name]
         if self.declared.settings:
@@ -315,16 +319,6 @@ def example_text(words: str) -> str:
     return "\b\n" + " \\\n    ".join(lines)
 
 
-def _summary(command: click.Command) -> str:
-    return (command.help or "").partition("\n\n")[0]
-
-
-def _brief_names(row: SettingRow) -> list[str]:
-    letters = [name for name in row.names if not name.startswith("--")]
-    long_names = [name for name in row.names if name.startswith("--")]
-    return [*letters, *long_names[:1]]
-
-
 def _help_all(hidden: bool) -> click.Option:
     """Make the option that prints every option and ends there, as --help does; `hidden`: --help has them all."""
 
@@ -339,9 +333,7 @@ def _help_all(hidden: bool) -> click.Option:
 
 def _given_value(row: SettingRow, value: Json) -> Json:
     if row.parser.is_flag:
-        if not value:
-            return None
-        return not row.default
+        return not row.default if value else None
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -358,10 +350,9 @@ class DeclaredGroup(click.Group):
 
     def __init__(self, declared: DeclaredVerbs) -> None:
         self.verbs = declared
-        made: dict[str, click.Command] = {one.name: DeclaredCommand(one) for one in declared.commands}
         super().__init__(
             declared.name,
-            commands=made,
+            commands=[DeclaredCommand(one) for one in declared.commands],
             help=f"{declared.help}\n\n{example_text(declared.example)}",
             context_settings={"help_option_names": HELP, "max_content_width": 110},
         )
@@ -376,7 +367,7 @@ class DeclaredGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands, each with its whole first sentence."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _summary(command)) for name, command in self.commands.items()])
+            formatter.write_dl([(one.name, one.help) for one in self.verbs.commands])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -40,9 +40,7 @@ def command(
     """Judge a run, or logs."""
     use_signatures(signatures, os.environ)
     words = list(what)
-    run = None
-    if words != ["-"]:
-        run = _run(words, runs_dir)
+    run = None if words == ["-"] else _run(words, runs_dir)
     verdict = _verdict(words, run, html)
     if json_:
         print(json.dumps(encode(verdict)))
@@ -51,9 +49,7 @@ def command(
     else:
         for line in lines(verdict):
             print(paint_line(line, shows_colour(sys.stdout)))
-    if exit_code:
-        return code_of(verdict, run)
-    return DONE
+    return code_of(verdict, run) if exit_code else DONE
 
 
 def lines(verdict: Verdict) -> list[str]:

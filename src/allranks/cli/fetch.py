@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from allranks.cluster import Cluster, Node
+from allranks.cluster import Cluster
 from allranks.engines import settle
 from allranks.engines.calls import out_of_reach, reached_nodes
 from allranks.errors import UsageError
@@ -77,11 +77,16 @@ def command(
     settle(run_dir, time.time())
     why = out_of_reach(run_dir)
     if why:
-        raise UsageError(f"{why}{_kept(run_dir)}\nhint: start it with --output-dir on a shared disk")
+        where = "; ".join(f"{node}: {path}" for node, path in sorted(_sources(run_dir).items()))
+        kept = f". Its files are in {where}" if where else ""
+        raise UsageError(f"{why}{kept}\nhint: start it with --output-dir on a shared disk")
     landing = Path(output) if output is not None else run_dir.path / "outputs"
     nodes = to_fetch(run_dir, landing)
     if not nodes:
-        return _nothing(run_dir, dry_run, json_)
+        report = FetchReport(run_dir.name, DONE, [], dry_run)
+        words = f"{run_dir.name}: no node has outputs that are not in {run_dir.path}/outputs"
+        print(document_line(report) if json_ else words)
+        return DONE
     spec = from_document(run_dir.read_run().spec)
     cluster = Cluster(tuple(node.node for node in nodes), run_dir.name)
     connect_timeout = spec.limits.connect_timeout
@@ -102,8 +107,18 @@ def command(
     tree = landing / MERGED if merge and not dry_run else None
     differing = _merge(run_dir, nodes, tree) if tree is not None else []
     if json_:
-        report = FetchReport(run_dir.name, code, [_fetched(node, dry_run) for node in nodes], dry_run)
-        sys.stdout.write(document_line(report._replace(merged=str(tree or ""), differing=differing)) + "\n")
+        fetched = [
+            FetchedNode(
+                node.node.name,
+                node.root,
+                str(node.landing),
+                node.came,
+                listed=node.listed if dry_run else [],
+                error=node.failure,
+            )
+            for node in nodes
+        ]
+        print(document_line(FetchReport(run_dir.name, code, fetched, dry_run, str(tree or ""), differing)))
     else:
         _print(nodes, dry_run, pattern)
         if tree is not None and tree.is_dir():
@@ -135,20 +150,13 @@ def _say_merged(nodes: Sequence[NodeFetch], tree: Path, differing: Sequence[str]
         _say(f"  and {count_of(len(differing) - MOST_NAMED, 'other file')} that differ")
 
 
-def _kept(run: RunDirectory) -> str:
-    where = "; ".join(f"{node}: {path}" for node, path in sorted(_sources(run).items()))
-    return f". Its files are in {where}" if where else ""
-
-
 def _sources(run: RunDirectory) -> Mapping[str, str]:
     """Return where the outputs of each node lie, as the end of the run says, else as its ranks were started."""
     result = run.read_result()
     if result is not None and result.outputs:
         return result.outputs
-    temporary = [noted.fact for noted in of_kind(run.read_facts(all_roles=True)[0], OutputsTemporary)]
-    if not temporary:
-        return {}
-    return temporary[-1].nodes
+    temporary = [noted.fact.nodes for noted in of_kind(run.read_facts(all_roles=True)[0], OutputsTemporary)]
+    return temporary[-1] if temporary else {}
 
 
 def to_fetch(run: RunDirectory, landing: Path) -> list[NodeFetch]:
@@ -166,25 +174,8 @@ def to_fetch(run: RunDirectory, landing: Path) -> list[NodeFetch]:
             continue
         if shared is not None and source == shared and nodes:
             continue
-        nodes.append(NodeFetch(node, source, landing / _folder(node)))
+        nodes.append(NodeFetch(node, source, landing / f"node_{node.index:02d}_{safe_name(node.name)}"))
     return nodes
-
-
-def _folder(node: Node) -> str:
-    return f"node_{node.index:02d}_{safe_name(node.name)}"
-
-
-def _nothing(run: RunDirectory, dry_run: bool, as_json: bool) -> int:
-    if as_json:
-        sys.stdout.write(document_line(FetchReport(run.name, DONE, [], dry_run)) + "\n")
-    else:
-        sys.stdout.write(f"{run.name}: no node has outputs that are not in {run.path}/outputs\n")
-    return DONE
-
-
-def _fetched(node: NodeFetch, dry_run: bool) -> FetchedNode:
-    listed = node.listed if dry_run else []
-    return FetchedNode(node.node.name, node.root, str(node.landing), node.came, listed, node.failure)
 
 
 def _print(nodes: Sequence[NodeFetch], dry_run: bool, pattern: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import time
@@ -53,16 +54,15 @@ def command(
     refuse_contradictions(grep, since, until, follow, metrics)
     run_dir = find_run(run, runs_dir, on)
     settle(run_dir, time.time())
-    nodes = _chosen_nodes(run_dir, node)
-    if role:
-        nodes = _of_roles(run_dir, nodes, role)
+    nodes = _of_roles(run_dir, _chosen_nodes(run_dir, node), role)
     ranks = _wanted(run_dir, nodes, rank)
+    is_chosen = bool(node or rank or role)
     if metrics:
-        _metrics(run_dir, tail or METRICS_TAIL, ranks if node or rank or role else None, json_)
+        _metrics(run_dir, tail or METRICS_TAIL, ranks if is_chosen else None, json_)
         return DONE
     reader = LogReader(run_dir, nodes, rank)
     if not follow and not any(size_of(file.path) for file in reader.files()):
-        which = "these" if node or rank or role else "the"
+        which = "these" if is_chosen else "the"
         print(f"note: {which} ranks of {run_dir.name} have printed nothing", file=sys.stderr)
     now = time.time()
     if since is not None:
@@ -126,10 +126,8 @@ class LineSplitter:
         return lines
 
     def rest(self) -> list[tuple[str, int, bytes]]:
-        """Take (node, rank, line) of the lines without an end."""
-        left = [(node, rank, line) for (node, rank), line in self._rest.items() if line]
-        self._rest.clear()
-        return left
+        """Return (node, rank, line) of the lines without an end."""
+        return [(node, rank, line) for (node, rank), line in self._rest.items() if line]
 
 
 class LogPrinter:
@@ -160,7 +158,8 @@ class LogPrinter:
     def _feed_lines(self, node: str, rank: int, lines: Iterable[bytes], t: float) -> None:
         wanted = [line for line in lines if self._pattern is None or self._pattern.search(_shown(line)) is not None]
         if self._folder is None:
-            self._print(_written(node, rank, line) for line in wanted)
+            texts = (line.removesuffix(b"\r").decode("utf-8", "replace") for line in wanted)
+            self._print(document_line(PrintedLine(node, rank, text)) for text in texts)
         elif wanted:
             self._folder.feed(self._names.get(node, node), rank, b"\n".join(wanted) + b"\n", t)
             self.tick(t)
@@ -173,7 +172,7 @@ class LogPrinter:
     def begin_following(self, now: float) -> None:
         """Print the last lines of what was there, less for the lines that wait to be printed."""
         self.tick(now)
-        self._release(waiting=len(self._folder.queue) if self._folder is not None else 0)
+        self._release(waiting=0 if self._folder is None else len(self._folder.queue))
 
     def end(self, now: float) -> None:
         """Print the lines without an end, then what is left."""
@@ -188,10 +187,8 @@ class LogPrinter:
         if self._held is not None:
             self._held.extend(lines)
             return
-        text = "".join(f"{line}\n" for line in lines)
-        if text:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
 
     def _release(self, waiting: int) -> None:
         held = self._held
@@ -203,11 +200,6 @@ class LogPrinter:
 
 def _shown(line: bytes) -> str:
     return clean(last_state(line)[:GREP_LIMIT].decode("utf-8", "replace"), colour=False)
-
-
-def _written(node: str, rank: int, line: bytes) -> str:
-    text = line.removesuffix(b"\r").decode("utf-8", "replace")
-    return document_line(PrintedLine(node, rank, text))
 
 
 def _output(run: RunDirectory, reader: LogReader, out: LogPrinter, follow: bool) -> None:
@@ -248,27 +240,24 @@ def _chosen_nodes(run: RunDirectory, wanted: Sequence[str]) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def _of_roles(run: RunDirectory, nodes: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
+def _of_roles(run: RunDirectory, nodes: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:
+    if not wanted:
+        return nodes
     entries = run.read_run().nodes
     roles = list(dict.fromkeys(entry.role for entry in entries if entry.role))
     for name in wanted:
         if name not in roles:
             has = f"its roles are {', '.join(roles)}" if roles else "it has no roles"
             raise UsageError(f"--role {name}: no role of {run.name}, {has}")
-    chosen = [entry.name for entry in entries if entry.role in wanted and (not nodes or entry.name in nodes)]
-    return tuple(chosen)
+    return tuple(entry.name for entry in entries if entry.role in wanted and (not nodes or entry.name in nodes))
 
 
 def _wanted(run: RunDirectory, nodes: Sequence[str], ranks: Sequence[int]) -> set[int]:
-    where = _places(run)
+    where = {rank.rank: node.name for node in run.read_status().nodes for rank in node.ranks}
     for rank in ranks:
         if where and rank not in where:
             raise UsageError(f"--rank {rank}: {run.name} has ranks 0 to {max(where)}")
     return {r for r, name in where.items() if (not nodes or name in nodes) and (not ranks or r in ranks)}
-
-
-def _places(run: RunDirectory) -> dict[int, str]:
-    return {rank.rank: node.name for node in run.read_status().nodes for rank in node.ranks}
 
 
 def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool) -> None:
@@ -276,19 +265,11 @@ def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool
         digits = path.name.split("_")[1]
         if not (digits.isascii() and digits.isdecimal()) or (ranks is not None and int(digits) not in ranks):
             continue
-        try:
-            last = read_end(path, TAIL).decode("utf-8", "replace").splitlines()[-number:]
-        except OSError:
-            continue
-        for line in last:
-            if json_:
-                print(document_line(MetricsLine(int(digits), _loads(line))))
-            else:
-                print(f"[{int(digits)}] {line}")
-
-
-def _loads(line: str) -> Json:
-    try:
-        return read_metrics(line)
-    except DecodeError:
-        return line
+        lines = []
+        with contextlib.suppress(OSError):
+            lines = read_end(path, TAIL).decode("utf-8", "replace").splitlines()
+        for line in lines[-number:]:
+            row: Json = line
+            with contextlib.suppress(DecodeError):
+                row = read_metrics(line)
+            print(document_line(MetricsLine(int(digits), row)) if json_ else f"[{int(digits)}] {line}")

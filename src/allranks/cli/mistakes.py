@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from allranks.settings.setting import SettingRow
 from allranks.settings.table import suggestion
 from allranks.text import join_words
 
@@ -43,9 +42,13 @@ def unknown_option(name: str, path: str, declared: Declared | None) -> str:
     by_name = {}
     if declared is not None:
         by_name = {option: row for row in declared.visible_rows for option in row.names}
-    meant = _nearest(name, [*by_name, *HELP, HELP_ALL])
+    # Dashes, which all have, do not make two names alike.
+    bare = {option.lstrip("-"): option for option in [*by_name, *HELP, HELP_ALL] if option.startswith("--")}
+    meant = bare.get(suggestion(name.lstrip("-"), bare), "")
     if meant:
-        return f"{name} is not an option of `{path}`\nhint: {_with_value(meant, by_name.get(meant))}"
+        row = by_name.get(meant)
+        value = "" if row is None or row.parser.is_flag else f" {row.shown_metavar}"
+        return f"{name} is not an option of `{path}`\nhint: {meant}{value}"
     owners = [one for one in all_declared() if any(name in row.names for row in one.visible_rows)]
     verbs = list(dict.fromkeys(one.verb or one.name for one in owners))
     if verbs:
@@ -56,15 +59,3 @@ def unknown_option(name: str, path: str, declared: Declared | None) -> str:
             f"hint: {path} --help-all lists the options"
         )
     return f"{name} is not an option of `{path}`\nhint: {path} --help"
-
-
-def _nearest(name: str, options: Iterable[str]) -> str:
-    """Return the long option that was meant; dashes, which all have, do not make two names alike."""
-    bare = {option.lstrip("-"): option for option in options if option.startswith("--")}
-    return bare.get(suggestion(name.lstrip("-"), bare), "")
-
-
-def _with_value(option: str, row: SettingRow | None) -> str:
-    if row is None or row.parser.is_flag:
-        return option
-    return f"{option} {row.shown_metavar}"

@@ -95,26 +95,20 @@ class Outlets:
         self._addresses: dict[str, list[str]] = {}
         self._metrics: View | None = None
         self._port: MetricsPort | None = None
-        self._url = ""
         self._runs_dir = f"{socket.gethostname()}:{os.path.abspath(spec.places.runs_dir)}"
         if spec.output.notify:
             _require("notify", "--notify")
             config = read_user_config(os.environ)
             self._addresses = {name: _addresses_of(name, config, os.environ) for name in spec.output.notify}
-        if spec.output.metrics_port or spec.output.metrics_file:
-            self._open_metrics(spec.output.metrics_port, spec.output.metrics_file)
+        listen, path = spec.output.metrics_port, spec.output.metrics_file
+        if listen or path:
+            _require("metrics", "--metrics-port" if listen else "--metrics-file")
+            # Imported late: prometheus-client takes 100 ms, and few runs ask for it.
+            from allranks.report.metrics_out import MetricsFile, MetricsPort, RunMetrics
 
-    def _open_metrics(self, listen: str | None, path: str | None) -> None:
-        _require("metrics", "--metrics-port" if listen else "--metrics-file")
-        # Imported late: prometheus-client takes 100 ms, and few runs ask for it.
-        from allranks.report.metrics_out import MetricsFile, MetricsPort, RunMetrics
-
-        file = MetricsFile(Path(path).expanduser()) if path else None
-        if listen:
-            address, port = split_address(listen)
-            self._port = MetricsPort(address, port)
-            self._url = self._port.url
-        self._metrics = RunMetrics(self._port, file)
+            file = MetricsFile(Path(path).expanduser()) if path else None
+            self._port = MetricsPort(*split_address(listen)) if listen else None
+            self._metrics = RunMetrics(self._port, file)
 
     def view_of(self, view: View) -> View:
         """Return a view that passes on what it shows; the same where nothing is asked for."""
@@ -123,8 +117,8 @@ class Outlets:
             outlets.append(Notifier(self._addresses, self._runs_dir, say_note))
         if not outlets:
             return view
-        if self._url:
-            view.say("metrics", self._url)
+        if self._port is not None:
+            view.say("metrics", self._port.url)
         return AnnouncingView(view, outlets)
 
     def close(self) -> None:
@@ -149,12 +143,18 @@ def _require(extra: str, option: str) -> None:
 
 
 def _addresses_of(name: str, config: ConfigFile, environ: Mapping[str, str]) -> list[str]:
-    """Return the addresses that a name stands for: an entry of [notify] in the user's own file, or a variable."""
+    """Return the addresses that a name stands for: an entry of [notify] in the user's own file, or a variable.
+
+    Raise ConfigError where other users can read the file: addresses hold tokens.
+    """
     entries = config.values.get(NOTIFY) or {}
     if not isinstance(entries, Mapping):
         raise ConfigError(f'{config.source}: notify is {type(entries).__name__}, expected a table with NAME = "URL"')
     if name in entries:
-        _refuse_readable(Path(config.source))
+        file = Path(config.source)
+        if file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            what = "has addresses with secrets, and other users may read it"
+            raise ConfigError(f"{file}: {what}\nhint: chmod 600 {file}")
         return _texts(entries[name], f"{config.source}: [notify] {name}")
     if environ.get(name):
         return [environ[name]]
@@ -169,17 +169,8 @@ def _addresses_of(name: str, config: ConfigFile, environ: Mapping[str, str]) -> 
 
 
 def _texts(value: Json, where: str) -> list[str]:
-    listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list):
-        raise ConfigError(f"{where}: expected the URL of a service, or a list of them")
+    listed = value if isinstance(value, list) else [value]
     addresses = [item for item in listed if isinstance(item, str) and "://" in item]
     if not addresses or len(addresses) < len(listed):
         raise ConfigError(f"{where}: expected the URL of a service, or a list of them")
     return addresses
-
-
-def _refuse_readable(file: Path) -> None:
-    """Addresses hold tokens: raise ConfigError where other users can read the file."""
-    mode = file.stat().st_mode
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(f"{file}: has addresses with secrets, and other users may read it\nhint: chmod 600 {file}")

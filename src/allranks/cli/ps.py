@@ -51,7 +51,7 @@ def command(all_: bool, number: int, quiet: bool, runs_dir: str | None, json_: b
 
 
 class RunList(NamedTuple):
-    """What `ps --json` prints, or the runs of a directory: the newest first. `left_out`: older runs that are over."""
+    """What `ps --json` prints: the newest run first. `left_out` counts older runs that are over."""
 
     runs: Sequence[RunBrief]
     left_out: int

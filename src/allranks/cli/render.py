@@ -40,7 +40,9 @@ def command(what: str, typed: Given, config: str | None, output: str | None, for
     """Write, or show, the files."""
     options = dict(typed)
     if what in LAUNCHERS:
-        refuse_rendered(options, what)
+        for row in settings_of("rendered"):
+            if options.get(row.name):
+                raise UsageError(f"{row.option}: render {what} writes no command of allranks. Leave it out")
         if options.get("roles_file") or options.get("role"):
             raise one_role(what)
         options["launcher"] = what
@@ -57,7 +59,14 @@ def command(what: str, typed: Given, config: str | None, output: str | None, for
     files = RENDERERS[what].render(make_request(resolved, what))
     if output is not None:
         write(files, Path(output), force)
-    click.echo(document_line(as_document(files, output)) if json_ else describe(files, output))
+    if json_:
+        sizes = {name: len(text) for name, text in files.items() if isinstance(text, bytes)}
+        texts = {name: text for name, text in files.items() if isinstance(text, str)}
+        click.echo(document_line(RenderedDocument(texts, sizes, output)))
+    elif output is not None:
+        click.echo("\n".join(f"wrote {Path(output) / name}" for name in files))
+    else:
+        click.echo("\n".join(f"==> {name} <==\n{_shown(text)}" for name, text in files.items()).rstrip("\n"))
     return DONE
 
 
@@ -65,13 +74,6 @@ def one_role(what: str) -> UsageError:
     """Make the error of a renderer that knows no roles."""
     taking = join_words([f"`render {name}`" for name, renderer in RENDERERS.items() if renderer.roles], "or")
     return UsageError(f"`render {what}` writes one role. {taking} takes several")
-
-
-def refuse_rendered(typed: Given, what: str) -> None:
-    """UsageError for options of allranks where no command of allranks is written that could take them."""
-    for row in settings_of("rendered"):
-        if typed.get(row.name):
-            raise UsageError(f"{row.option}: render {what} writes no command of allranks. Leave it out")
 
 
 def make_request(resolved: Resolved, what: str) -> RenderRequest:
@@ -134,13 +136,6 @@ def write(files: Rendered, directory: Path, force: bool) -> None:
         raise UsageError(f"--output {directory}: {error.strerror}. Set a directory that you may write to") from None
 
 
-def describe(files: Rendered, output: str | None) -> str:
-    """List the files where they were written, else show all of their text."""
-    if output is not None:
-        return "\n".join(f"wrote {Path(output) / name}" for name in files)
-    return "\n".join(f"==> {name} <==\n{_shown(text)}" for name, text in files.items()).rstrip("\n")
-
-
 def _shown(text: str | bytes) -> str:
     if isinstance(text, str):
         return text
@@ -154,10 +149,3 @@ class RenderedDocument(NamedTuple):
     files: Mapping[str, str]
     bytes: Mapping[str, int]
     written: str | None
-
-
-def as_document(files: Rendered, output: str | None) -> RenderedDocument:
-    """Make the document of the files."""
-    sizes = {name: len(text) for name, text in files.items() if isinstance(text, bytes)}
-    texts = {name: text for name, text in files.items() if isinstance(text, str)}
-    return RenderedDocument(texts, sizes, output)

@@ -50,7 +50,15 @@ def command(
         made = Made(bundle=str(path), files=files, redacted=redactor.hidden)
     else:
         made = _page(run_dir, place(output, "report.html") if output else run_dir.path / "report.html", redact)
-    _say(made, json_)
+    if json_:
+        print(document_line(made))
+        return DONE
+    print(made.bundle or made.page)
+    count = sum(hidden.count for hidden in made.redacted)
+    if count:
+        kinds = ", ".join(sorted({hidden.kind for hidden in made.redacted}))
+        where = "redactions.json in it" if made.bundle else "the end of the page"
+        print(f"{count_of(count, 'secret')} {plural(count, 'was', 'were')} hidden ({kinds}). {where} says where")
     return DONE
 
 
@@ -141,16 +149,3 @@ def judged(evidence: PreflightDocument) -> tuple[list[Finding], Mapping[str, Map
 def known_secrets(environ: Mapping[str, str]) -> list[str]:
     """Values of this process's own variables whose names look secret: hidden wherever they stand."""
     return [value for name, value in environ.items() if is_secret_name(name) and not value.startswith(("/", "~"))]
-
-
-def _say(made: Made, json_: bool) -> None:
-    if json_:
-        print(document_line(made))
-        return
-    count = sum(hidden.count for hidden in made.redacted)
-    print(made.bundle or made.page)
-    if count:
-        kinds = ", ".join(sorted({hidden.kind for hidden in made.redacted}))
-        where = "redactions.json in it" if made.bundle else "the end of the page"
-        were = plural(count, "was", "were")
-        print(f"{count_of(count, 'secret')} {were} hidden ({kinds}). {where} says where")

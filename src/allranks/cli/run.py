@@ -12,14 +12,13 @@ from allranks.engines.elsewhere import LaunchElsewhere, controller_elsewhere
 from allranks.errors import UsageError
 from allranks.report.live import choose_view
 from allranks.runs.result import end_interrupted
-from allranks.settings import RunSpec
 from allranks.settings.runspec import SSH
 
 from .config_files import use_signatures
 from .declare import Given
 from .follow import detach, follow_to_end, print_end
 from .outlets import Outlets
-from .target import refuse_roles, require_command, resolve_options, say_notes
+from .target import require_command, resolve_options, say_notes
 
 
 def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_: bool) -> int:
@@ -27,18 +26,21 @@ def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_:
     use_signatures(None, os.environ)
     resolved = resolve_options(typed, config)
     require_command(resolved)
-    refuse_roles(resolved.spec)
-    _refuse_reach(typed, resolved.spec)
-    output = resolved.spec.output
+    spec = resolved.spec
+    if spec.launch.roles and spec.target.sky:
+        raise UsageError("--sky runs one role. Roles need --hosts, --local, --slurm or --k8s")
+    if typed.get("reach") not in (None, SSH) and spec.target.hosts is None:  # the key of a file may be for other runs
+        raise UsageError(f"--reach {spec.launch.reach} needs --hosts. The nodes of this run are not reached by ssh")
+    output = spec.output
     elsewhere = controller_elsewhere(resolved) if output.controller is not None else None
-    launch = elsewhere or engine_for(resolved.spec).prepare(resolved)
+    launch = elsewhere or engine_for(spec).prepare(resolved)
     say_notes(resolved)
     if dry_run:
         click.echo(launch.describe(json_))
         return exitcodes.DONE
     if isinstance(launch, LaunchElsewhere):
         return launch.run(quiet, json_)
-    outlets = Outlets(resolved.spec)
+    outlets = Outlets(spec)
     plain_view = choose_view(json_, output.fold, quiet)
     leaves = output.detach or output.controller is not None
     view = plain_view if leaves else outlets.view_of(plain_view)
@@ -58,9 +60,3 @@ def command(typed: Given, config: str | None, dry_run: bool, quiet: bool, json_:
         if started.awaits_ranks and started.run is not None:
             end_interrupted(started.run)
         raise
-
-
-def _refuse_reach(typed: Given, spec: RunSpec) -> None:
-    """Raise UsageError for --reach without a host list. The key of a file may be for other runs."""
-    if typed.get("reach") not in (None, SSH) and spec.target.hosts is None:
-        raise UsageError(f"--reach {spec.launch.reach} needs --hosts. The nodes of this run are not reached by ssh")

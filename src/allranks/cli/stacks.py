@@ -110,19 +110,16 @@ def command(
     answer = run_loop(lambda: ask(document.uid, controller, question, StacksAnswer))
     report = report_of(directory.name, answer, native)._replace(seconds=round(time.monotonic() - began, 3))
     if not report.ranks and not report.errors:
-        state = answer.status.state
-        wanted = (
-            f"{format_ranks(rank)} of {directory.name} does not run" if rank else f"no rank of {directory.name} runs"
-        )
-        raise UsageError(f"{wanted}: the run is {state}\nhint: allranks status {directory.name}")
+        name = directory.name
+        wanted = f"{format_ranks(rank)} of {name} does not run" if rank else f"no rank of {name} runs"
+        raise UsageError(f"{wanted}: the run is {answer.status.state}\nhint: allranks status {name}")
     if dump:
         _await_stacks(directory, before, len(report.ranks))
         report = report._replace(evidence=str(evidence))
     if json_:
         print(document_line(report))
     else:
-        colour = shows_colour(sys.stdout)
-        print("\n".join(lines_of(report, colour)))
+        print("\n".join(lines_of(report, shows_colour(sys.stdout))))
     for error, nodes in group(report.errors, report.errors.__getitem__).items():
         print(f"no stacks of {join_names(nodes)}: {error}", file=sys.stderr)
     return code_if(bool(report.errors), NODE_FAILED)

@@ -97,8 +97,11 @@ def command(run: str | None, on: str | None, watch: bool, quiet: bool, runs_dir:
         else:
             colour = shows_colour(sys.stdout)
             shown = [report.state] if quiet else lines(report, colour)
-            if redraws:
-                shown = _fit_window(shown)
+            if redraws:  # cut to the window, so that the next lines can be drawn over all of them
+                import shutil  # imported late: it loads the compression libraries, and only this needs it
+
+                width, height = shutil.get_terminal_size()
+                shown = [_fit_width(line, width - 1) for line in shown[: max(1, height - 1)]]
             redraw_lines(sys.stdout, rows, shown, colour)
             rows = len(shown) if redraws else 0
         if not watch or report.state in (*OVER, ORPHANED):
@@ -106,18 +109,8 @@ def command(run: str | None, on: str | None, watch: bool, quiet: bool, runs_dir:
         time.sleep(1.0)
 
 
-def _fit_window(text: list[str]) -> list[str]:
-    """Cut lines to the terminal's window, so that the next lines can be drawn over all of them."""
-    import shutil  # imported late: it loads the compression libraries, and only --watch on a terminal needs it
-
-    columns, rows = shutil.get_terminal_size()
-    return [_fit_width(line, columns - 1) for line in text[: max(1, rows - 1)]]
-
-
 def _fit_width(line: str, width: int) -> str:
-    if shown_length(line) <= width:
-        return line
-    return clean(line, colour=False)[:width]
+    return line if shown_length(line) <= width else clean(line, colour=False)[:width]
 
 
 def describe(run: RunDirectory, now: float) -> StatusReport:
@@ -153,9 +146,7 @@ def silence(run: RunDirectory, condition: RunCondition, now: float) -> Silence |
 
 
 def _with_age(rank: RankStatus, now: float) -> RankReport:
-    age = None
-    if rank.last_output is not None:
-        age = round(max(0.0, now - rank.last_output), 1)
+    age = None if rank.last_output is None else round(max(0.0, now - rank.last_output), 1)
     return RankReport(**vars(rank), last_output_s=age)
 
 
@@ -198,7 +189,12 @@ def _whereabouts(report: StatusReport) -> list[str]:
         line = f"Slurm job {job.id}: {job.state}"
         return [f"{line}, {job.why}" if job.why else line]
     if report.silence is not None:
-        return [_silence_line(report.silence, report.directory)]
+        from allranks.diagnose.words import utc  # imported late, as below
+
+        since = f"nothing was written since {utc(report.silence.t)}"
+        if report.silence.stopped is not None:
+            return [f"{since}: its controller is stopped. `kill -CONT {report.silence.stopped}` lets it go on"]
+        return [f"{since}: its controller does not move, or cannot write into {report.directory}"]
     if report.state != ORPHANED:
         return []
     if report.engine.engine_error:
@@ -208,15 +204,6 @@ def _whereabouts(report: StatusReport) -> list[str]:
     if report.lease_end is not None:
         return [_lease_end_line(report.lease_end, report.nodes)]
     return ["its controller has ended. `allranks attach` takes it over, `allranks stop` ends it"]
-
-
-def _silence_line(silence: Silence, directory: str) -> str:
-    from allranks.diagnose.words import utc  # imported late, as below
-
-    since = f"nothing was written since {utc(silence.t)}"
-    if silence.stopped is not None:
-        return f"{since}: its controller is stopped. `kill -CONT {silence.stopped}` lets it go on"
-    return f"{since}: its controller does not move, or cannot write into {directory}"
 
 
 def _lease_end_line(ended: LeaseEnd, nodes: Sequence[NodeStatus]) -> str:
@@ -232,6 +219,4 @@ def _lease_end_line(ended: LeaseEnd, nodes: Sequence[NodeStatus]) -> str:
 
 def _pids(ranks: Sequence[RankStatus], width: int) -> list[str]:
     pids = ", ".join(f"{rank.rank}:{rank.pid}" for rank in ranks if rank.pid)
-    if not pids:
-        return []
-    return [f"{'':<{width}}  rank:pid {pids}"]
+    return [f"{'':<{width}}  rank:pid {pids}"] if pids else []

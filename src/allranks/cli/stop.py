@@ -88,17 +88,13 @@ class StopReport(NamedTuple):
 def _the_one(directory: Path, wanted: str | None) -> RunDirectory:
     """Return the run that is meant: without a name the active one, else the newest. Raise UsageError for several."""
     if wanted is None:
-        active = [r for r in list_runs(directory) if _is_active(r)]
+        active = [run for run in list_runs(directory) if not run.has_ended and run.controller_alive()]
         if len(active) > 1:
             choices = with_choices(f"{len(active)} runs are active", active)
             raise UsageError(f"{choices}, or allranks stop --all")
         if active:
             return active[0]
     return find_in(directory, wanted)
-
-
-def _is_active(run: RunDirectory) -> bool:
-    return not run.has_ended and run.controller_alive()
 
 
 def _stop_or_say_why(run: RunDirectory, asked: StopRequest) -> Stopped:
@@ -164,9 +160,7 @@ def _controller(run: RunDirectory) -> Process | None:
     if controller is None or controller.host != socket.gethostname() or not run.controller_alive():
         return None
     process = read_process(controller.pid or 0)
-    if process is not None and process.start == controller.start_time:
-        return process
-    return None
+    return process if process is not None and process.start == controller.start_time else None
 
 
 def _through_controller(run: RunDirectory, controller: Process, asked: StopRequest) -> Stopped:

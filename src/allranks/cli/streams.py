@@ -41,8 +41,8 @@ class Guarded:
     @property
     def shows_colour(self) -> bool:
         """Tell whether colours are written: --color, NO_COLOR, FORCE_COLOR, else whether it is a terminal."""
-        is_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         environ = os.environ
+        is_terminal = self._stream.isatty() and environ.get("TERM") != "dumb"
         return wants_colour(self.colours, is_terminal, environ.get("NO_COLOR", ""), environ.get("FORCE_COLOR", ""))
 
     def write(self, text: str) -> int:
@@ -94,11 +94,6 @@ def agent_streams() -> None:
 
 def _guarded(stream: TextIO | None, descriptor: int, ends: bool) -> Any:
     return Guarded(stream or open(descriptor, "w", errors="backslashreplace", closefd=False), ends)
-
-
-def choose_colour(choice: str) -> None:
-    """Set whether both streams write colours: auto, always or never."""
-    Guarded.colours = choice
 
 
 def go_on_without_output() -> None:

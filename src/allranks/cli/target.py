@@ -55,19 +55,13 @@ def resolve_options(
         resolved = dataclasses.replace(resolved, notes=(*resolved.notes, *out_of_reach(spec)))
     if not any(spec.value(name) for name in TARGETS) and read_allocation(os.environ) is not None:
         spec = spec.changed(slurm=True)
-    engine = next((name for name in ENGINE_FLAGS if spec.value(name)), "")
-    refuse_other_engines(options, engine_of(renderer) if renderer else engine, renderer)
-    if (engine_of(renderer) if renderer else engine) not in IN_CONTAINERS:
+    engine = engine_of(renderer) if renderer else next((name for name in ENGINE_FLAGS if spec.value(name)), "")
+    refuse_other_engines(options, engine, renderer)
+    if engine not in IN_CONTAINERS:
         spec = anchored(spec, os.getcwd(), os.path.expanduser("~"))
     refuse_unknown_allowed(spec.preflight.allow)
     notes = refuse_launching_script(spec)
     return dataclasses.replace(resolved, spec=spec, notes=(*resolved.notes, *notes))
-
-
-def refuse_roles(spec: RunSpec) -> None:
-    """Raise UsageError for roles on nodes that run one command."""
-    if spec.launch.roles and spec.target.sky:
-        raise UsageError("--sky runs one role. Roles need --hosts, --local, --slurm or --k8s")
 
 
 def refuse_unknown_allowed(names: Sequence[str]) -> None:
@@ -88,10 +82,10 @@ def refuse_launching_script(spec: RunSpec) -> list[str]:
 
     Return a note on directives of a batch script, which are not read.
     """
-    starter = starter_of(spec.launch.command)
-    if starter in SUBMITTERS and spec.launch.launcher == "direct":
+    starter = starter_of(spec.launch.command) if spec.launch.launcher == "direct" else ""
+    if starter in SUBMITTERS:
         raise UsageError(f"{starter} submits a job, and every rank would submit one\nhint: {SUBMITTERS[starter]}")
-    if starter and spec.launch.launcher == "direct":
+    if starter:
         raise UsageError(
             f"{starter} starts processes on all nodes itself, and every rank would run it\n"
             f"hint: leave {starter} and its options out, and give what stands behind them: allranks run … train.py"
@@ -106,7 +100,11 @@ def refuse_launching_script(spec: RunSpec) -> list[str]:
     except OSError:
         return []  # a program of the nodes
     if script.endswith((".yaml", ".yml")):
-        _refuse_manifest(script, text)
+        from allranks.plan.foreign_jobs import read_manifest  # imported late, as in `_batch_script`
+
+        manifest = read_manifest(text)
+        if manifest is not None:
+            raise UsageError(manifest.sentence(script))
     if not is_shell_script(spec.launch.command, text):
         return []
     notes = _batch_script(spec, script, text)
@@ -117,14 +115,6 @@ def refuse_launching_script(spec: RunSpec) -> list[str]:
             f"hint: add --launcher command, which runs it once on each node"
         )
     return notes
-
-
-def _refuse_manifest(name: str, text: str) -> None:
-    from allranks.plan.foreign_jobs import read_manifest  # imported late, as in `_batch_script`
-
-    manifest = read_manifest(text)
-    if manifest is not None:
-        raise UsageError(manifest.sentence(name))
 
 
 def _batch_script(spec: RunSpec, name: str, text: str) -> list[str]:
@@ -161,8 +151,7 @@ def say_notes(resolved: Resolved) -> None:
 
     Standard output is for the answer, with `--json` too.
     """
-    taken = [", ".join(resolved.taken)] if resolved.taken else []
-    for note in [*taken, *resolved.notes]:
+    for note in filter(None, [", ".join(resolved.taken), *resolved.notes]):
         sys.stderr.write(f"note: {note}\n")
 
 
