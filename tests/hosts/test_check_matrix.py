@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -128,84 +128,7 @@ def nothing_left(bed: Bed) -> None:
         wait_until(lambda host=host: not [p for p in host.pids() if "allranks" in p.command], BOUND, "no agent is left")
 
 
-# -- names -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_own_name_does_not_resolve(check: Checker) -> None:
-    check.bed.host("h2").forget_own_name()
-    assert check.found() == {("own_name", "h2", "warn")}
-
-
-def test_own_name_is_loopback(check: Checker) -> None:
-    check.bed.host("h3").own_name_to("127.0.1.1")
-    assert check.found() == {("own_name", "h3", "warn")}
-    assert "127.0.1.1" in check.message("own_name")
-
-
-@pytest.mark.slow
-def test_a_peers_name_leads_elsewhere_on_one_node(check: Checker) -> None:
-    host = check.bed.host("h4")
-    host.set_hosts(host.hosts_text.replace(f"{check.bed.host('h1').address} ", "10.9.9.9 "))
-    assert check.found() == {("peer_names", "h4", "warn")}
-    assert "h4 resolves h1 to 10.9.9.9 (the other 2 resolve it to" in check.message("peer_names")
-
-
-# -- ports and packets -----------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_ports_dropped_one_way(check: Checker) -> None:
-    check.bed.host("h3").filter_packets(f"ip saddr {check.bed.host('h2').address} {SYN} drop")
-    assert check.found() == {("ports", "h2>h3", "fail")}
-    assert "h3 reaches h2" in check.message("ports") and "firewall-cmd" in check.message("ports")
-
-
-@pytest.mark.slow
-def test_ports_rejected_by_one_node(check: Checker) -> None:
-    check.bed.host("h3").filter_packets(f"{SYN} reject with tcp reset")
-    assert check.found() == {("ports", "h3", "fail")}
-    assert "from h1, h2 and h4 to h3" in check.message("ports").replace("h4, h2 and h1", "h1, h2 and h4")
-
-
-@pytest.mark.slow
-def test_the_master_port_rejected(check: Checker) -> None:
-    check.bed.host("h1").reject_port(PORT)
-    found = check.found("--master-port", str(PORT))
-    assert found == {("gate", f"{h}>h1", "fail") for h in ("h2", "h3", "h4")}
-    assert all(f["id"] == "port-blocked" and str(PORT) in f["remedy"] for f in check.document["findings"])
-
-
-@pytest.mark.slow
-def test_high_ports_filtered_but_the_master_port_open(check: Checker) -> None:
-    check.bed.host("h1").drop_high_ports([PORT])
-    assert check.found("--master-port", str(PORT)) == {("ports", "h1", "fail")}
-    assert "the master port of h1 is open" in check.message("ports")
-    assert "the master port alone is not enough" in check.message("ports")
-
-
-@pytest.mark.slow
-def test_an_mtu_black_hole_between_two_nodes(check: Checker) -> None:
-    for one, other in (("h2", "h3"), ("h3", "h2")):
-        check.bed.host(one).filter_packets(f"ip saddr {check.bed.host(other).address} meta length > 1000 drop")
-    assert check.found() == {("mtu", "h2>h3", "fail")}
-    assert "packets over 1000 of 1500 bytes vanish" in check.message("mtu")
-
-
-@pytest.mark.slow
-def test_an_mtu_black_hole_of_one_node(check: Checker) -> None:
-    check.bed.host("h3").path_mtu(1000)
-    assert check.found() == {("mtu", "h3", "fail")}
-    assert "ip link set dev eth0 mtu 1000" in check.message("mtu")
-
-
-@pytest.mark.slow
-def test_a_third_of_packets_lost_on_one_link(check: Checker) -> None:
-    check.bed.host("h3").loss(30, check.bed.host("h2"))
-    assert check.found() == {("packet_loss", "h2>h3", "fail")}
-
-
-# -- interfaces ------------------------------------------------------------------------------------
+# -- one fault, one finding ------------------------------------------------------------------------
 
 
 def node_variable(host: Host, name: str, value: str) -> None:
@@ -213,28 +136,71 @@ def node_variable(host: Host, name: str, value: str) -> None:
     host.write_home("root", ".ssh/environment", f"{name}={value}\n")
 
 
-@pytest.mark.slow
-def test_the_interface_that_is_set_is_down(check: Checker) -> None:
-    host = check.bed.host("h2")
-    host.add_interface("eth1", "172.16.7.2/24")
-    host.run(["ip", "link", "set", "eth1", "down"])
-    node_variable(host, "GLOO_SOCKET_IFNAME", "eth1")
-    assert ("gate", "h2", "fail") in check.found()
-    assert "GLOO_SOCKET_IFNAME is eth1, but eth1 is down" in check.message("gate")
+def name_elsewhere(bed: Bed) -> None:
+    host = bed.host("h4")
+    host.set_hosts(host.hosts_text.replace(f"{bed.host('h1').address} ", "10.9.9.9 "))
+
+
+def black_hole_between_two(bed: Bed) -> None:
+    for one, other in (("h2", "h3"), ("h3", "h2")):
+        bed.host(one).filter_packets(f"ip saddr {bed.host(other).address} meta length > 1000 drop")
+
+
+def interface_down(bed: Bed) -> None:
+    bed.host("h2").add_interface("eth1", "172.16.7.2/24")
+    bed.host("h2").run(["ip", "link", "set", "eth1", "down"])
+    node_variable(bed.host("h2"), "GLOO_SOCKET_IFNAME", "eth1")
+
+
+AT_PORT = ("--master-port", str(PORT))
+FAULTS: dict[str, tuple[Callable[[Bed], object], tuple[str, str, str], tuple[str, ...]]] = {
+    "own name does not resolve": (lambda bed: bed.host("h2").forget_own_name(), ("own_name", "h2", "warn"), ()),
+    "own name is loopback": (
+        lambda bed: bed.host("h3").own_name_to("127.0.1.1"), ("own_name", "h3", "warn"), ("127.0.1.1",)),
+    "a peer's name leads elsewhere on one node": (
+        name_elsewhere, ("peer_names", "h4", "warn"), ("h4 resolves h1 to 10.9.9.9 (the other 2 resolve it to",)),
+    "ports dropped one way": (
+        lambda bed: bed.host("h3").filter_packets(f"ip saddr {bed.host('h2').address} {SYN} drop"),
+        ("ports", "h2>h3", "fail"), ("h3 reaches h2", "firewall-cmd")),
+    "ports rejected by one node": (
+        lambda bed: bed.host("h3").filter_packets(f"{SYN} reject with tcp reset"),
+        ("ports", "h3", "fail"), ("from h", " to h3")),
+    "high ports filtered but the master port open": (
+        lambda bed: bed.host("h1").drop_high_ports([PORT]), ("ports", "h1", "fail"),
+        ("the master port of h1 is open", "the master port alone is not enough")),
+    "an MTU black hole between two nodes": (
+        black_hole_between_two, ("mtu", "h2>h3", "fail"), ("packets over 1000 of 1500 bytes vanish",)),
+    "an MTU black hole of one node": (
+        lambda bed: bed.host("h3").path_mtu(1000), ("mtu", "h3", "fail"), ("ip link set dev eth0 mtu 1000",)),
+    "a third of packets lost on one link": (
+        lambda bed: bed.host("h3").loss(30, bed.host("h2")), ("packet_loss", "h2>h3", "fail"), ()),
+    "the interface that is set is down": (
+        interface_down, ("gate", "h2", "fail"), ("GLOO_SOCKET_IFNAME is eth1, but eth1 is down",)),
+    "Gloo is given an exclusion": (
+        lambda bed: node_variable(bed.host("h3"), "GLOO_SOCKET_IFNAME", "^docker0"),
+        ("gate", "h3", "fail"), ("Gloo takes exact names",)),
+    "NCCL is given a wrong interface on one node": (
+        lambda bed: node_variable(bed.host("h4"), "NCCL_SOCKET_IFNAME", "ens5"),
+        ("gate", "h4", "warn"), ("NCCL_SOCKET_IFNAME=ens5",)),
+}  # fmt: skip
+QUICK = "own name is loopback"
+
+
+@pytest.mark.parametrize("fault", [pytest.param(n, marks=[pytest.mark.slow] * (n != QUICK)) for n in FAULTS])
+def test_a_fault_is_named_with_its_node(check: Checker, fault: str) -> None:
+    make, finding, words = FAULTS[fault]
+    make(check.bed)
+    others = {("nic", "h2", "warn")} if make is interface_down else set()
+    assert check.found(*AT_PORT) - others == {finding}
+    assert all(word in check.message(finding[0]) for word in words), check.message(finding[0])
 
 
 @pytest.mark.slow
-def test_gloo_is_given_an_exclusion(check: Checker) -> None:
-    node_variable(check.bed.host("h3"), "GLOO_SOCKET_IFNAME", "^docker0")
-    assert check.found() == {("gate", "h3", "fail")}
-    assert "Gloo takes exact names" in check.message("gate")
-
-
-@pytest.mark.slow
-def test_nccl_is_given_a_wrong_interface_on_one_node(check: Checker) -> None:
-    node_variable(check.bed.host("h4"), "NCCL_SOCKET_IFNAME", "ens5")
-    assert check.found() == {("gate", "h4", "warn")}
-    assert "NCCL_SOCKET_IFNAME=ens5" in check.message("gate")
+def test_the_master_port_rejected(check: Checker) -> None:
+    check.bed.host("h1").reject_port(PORT)
+    found = check.found(*AT_PORT)
+    assert found == {("gate", f"{h}>h1", "fail") for h in ("h2", "h3", "h4")}
+    assert all(f["id"] == "port-blocked" and str(PORT) in f["remedy"] for f in check.document["findings"])
 
 
 @pytest.mark.slow

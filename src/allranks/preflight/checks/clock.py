@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from allranks.text import count_of
 
-from ..compare import Findings, Nodes, others, remote, values_of, warn
-from ..typed_facts import Request
+from ..compare import Findings, Nodes, Request, others, remote, values_of, warn
 
 ID = "clock"
 GROUP = "network"

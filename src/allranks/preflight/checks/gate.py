@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from allranks.protocol.messages import PortFailure
 
-from ..compare import Findings, Nodes, values_of
-from ..typed_facts import Request
+from ..compare import Findings, Nodes, Request, values_of
 
 ID = "gate"
 GROUP = "network"

@@ -10,8 +10,7 @@ from typing import Dict, Tuple
 
 from allranks.text import join_names, join_words, plural
 
-from ..compare import Findings, Nodes, by_item, by_value, others, warn
-from ..typed_facts import Request
+from ..compare import Findings, Nodes, Request, by_item, by_value, others, warn
 
 ID = "peer_names"
 GROUP = "network"

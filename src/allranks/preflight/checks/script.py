@@ -8,8 +8,7 @@ from typing import List
 
 from allranks.protocol.facts import TargetFacts
 
-from ..compare import Findings, Nodes, advise, and_so_for, denied_if, fail_if, lack, nodes_with, or_ship
-from ..typed_facts import Request
+from ..compare import Findings, Nodes, Request, advise, and_so_for, denied_if, fail_if, lack, nodes_with, or_ship
 
 ID = "script"
 GROUP = "code"

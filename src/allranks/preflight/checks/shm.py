@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_value, size, those, values_of, warn
-from ..typed_facts import Request
+from ..compare import Findings, Nodes, Request, by_value, size, those, values_of, warn
 
 ID = "shm"
 GROUP = "host"

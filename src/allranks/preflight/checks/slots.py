@@ -8,8 +8,7 @@ from allranks.findings import Finding
 from allranks.text import count_of, join_names, join_words, plural
 
 from .. import smi
-from ..compare import Findings, Nodes, by_value, differing, fail, fail_if, nodes_with, values_of, warn, who
-from ..typed_facts import Request
+from ..compare import Findings, Nodes, Request, by_value, differing, fail, fail_if, nodes_with, values_of, warn, who
 
 ID = "slots"
 GROUP = "gpu"
