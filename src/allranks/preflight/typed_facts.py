@@ -43,12 +43,6 @@ class Clock(NamedTuple):
     delay: float = 0.0
 
 
-class Prelude(NamedTuple):
-    """Commands of the prelude that failed without ending it."""
-
-    remarks: Sequence[str] = ()
-
-
 class FactsPart(Generic[Kind]):
     """A part of a JSON object, as a record of which every field has a default."""
 
@@ -82,7 +76,6 @@ class Facts(Dict[str, Json]):
     clock = FactsPart(Clock)
     logind = FactsPart(LoginFacts)
     own_name = FactsPart(OwnName, with_errors=True)
-    prelude = FactsPart(Prelude)
 
     @property
     def hostname(self) -> str:
@@ -109,6 +102,12 @@ class Facts(Dict[str, Json]):
     def addresses(self) -> List[Tuple[InterfaceFacts, Address]]:
         """Every address with its interface."""
         return [(interface, address) for interface in self.interfaces for address in interface.addresses]
+
+    @property
+    def remarks(self) -> List[str]:
+        """Commands of the prelude that failed without ending it."""
+        prelude = self.get("prelude")
+        return decode_each(str, prelude.get("remarks")) if isinstance(prelude, dict) else []
 
     @cached_property
     def data(self) -> List[PathFacts]:

@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import Store
 
 from allranks.text import error_line
 
-from .wire import MESSAGE, ByteArrivals, DeadLink, Figures, MeasurePlan, measure
+from .wire import MESSAGE, ByteArrivals, DeadLink, MeasurePlan, SideFigures, measure
 
 LARGEST = 256 << 20  # bytes of a piece
 ABORT = 3.0  # seconds given to an abort; one that takes longer is left behind
@@ -113,7 +113,7 @@ class PairAttempt:
         self.plan = plan
         self.limit = timedelta(seconds=limit)
         self.group: dist.ProcessGroupNCCL | None = None
-        self.figures: Figures | None = None
+        self.figures: SideFigures | None = None
         self.problem = ""
 
     def run(self) -> None:
@@ -139,7 +139,7 @@ class PairAttempt:
                 return
 
 
-def over_nccl(store: Store, side: int, local_rank: int, plan: MeasurePlan, limit: float) -> Figures:
+def over_nccl(store: Store, side: int, local_rank: int, plan: MeasurePlan, limit: float) -> SideFigures:
     """Measure a pair; `store` is of this pair and this round alone.
 
     Raises DeadLink where it fails or does not end in time.

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Dict, Optional, Tuple, TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, Store
@@ -25,7 +24,6 @@ from allranks.text import error_line, format_bit_rate, format_time, list_first
 from ..analysis.heatmap import heatmap
 from ..analysis.judgement import Judgement, judge, retest
 from ..analysis.norms import Floors
-from ..analysis.rates import quantile
 from ..analysis.schedule import Pair, Round, coverage_note, packed, rounds
 from ..metric_rows import LinkRow, Measurement, SuiteEndRow, Way
 from . import local_links as interfaces
@@ -34,7 +32,7 @@ from . import wire
 from .job import STORE_ERRORS, SuiteJob, is_set, put, take
 from .options import Options
 from .printing import append_row
-from .wire import DeadLink, Figures, MeasurePlan, WireListener
+from .wire import DeadLink, SideFigures, WireListener
 
 LIMIT = 10.0  # seconds that a pair may take
 GPU_LIMIT = 30.0  # making an NCCL communicator alone takes some
@@ -71,12 +69,11 @@ class LeaderFacts:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all leaders need to know: the leaders by node, a secret, whether by NCCL, how long a pair is measured."""
+    """What all leaders need to know: the leaders by node, a secret, whether by NCCL."""
 
     leaders: Dict[int, LeaderFacts]
     token: str
     gpu: bool
-    plan: MeasurePlan
 
 
 @dataclass(frozen=True)
@@ -94,16 +91,6 @@ class RoundOrder:
 
     pairs: Tuple[PairTask, ...] = ()
     exit: Optional[int] = None
-
-
-@dataclass(frozen=True)
-class SideFigures:
-    """One side's answer: medians of its round trips (seconds) and of what it received (bytes/s), or why it is dead."""
-
-    latency: Optional[float] = None
-    tail: Optional[float] = None
-    rate: Optional[float] = None
-    dead: str = ""
 
 
 class StoreSilentError(Exception):
@@ -220,6 +207,11 @@ class Leader:
     nodes: Sequence[str]
     listener: WireListener = field(init=False)
 
+    @property
+    def plan(self) -> wire.MeasurePlan:
+        """How long a pair is measured; the same on all nodes."""
+        return wire.QUICK if self.options.quick else wire.FULL
+
     def appear(self) -> None:
         """Listen, and say where."""
         job = self.job
@@ -250,18 +242,16 @@ class Leader:
 
     def _answer(self, setup: Setup, number: int, task: PairTask) -> SideFigures:
         try:
-            figures = self._measure(setup, number, task)
+            return self._measure(setup, number, task)
         except (DeadLink, OSError) as error:
             return SideFigures(dead=str(error))
-        rate = median(figures.rates) if figures.rates else None
-        return SideFigures(median(figures.trips), quantile(figures.trips, 0.99), rate)
 
-    def _measure(self, setup: Setup, number: int, task: PairTask) -> Figures:
+    def _measure(self, setup: Setup, number: int, task: PairTask) -> SideFigures:
         leads = self.job.node == task.a
         if setup.gpu:
             # A connection of its own: a thread that is left behind in a wait would block the others on it.
             store = PrefixStore(f"pairs/nccl/{number}/{task.a}/{task.b}", self.job.connect())
-            return nccl.over_nccl(store, int(not leads), self.job.local_rank, setup.plan, task.limit)
+            return nccl.over_nccl(store, int(not leads), self.job.local_rank, self.plan, task.limit)
         other = task.b if leads else task.a
         peer = self.nodes[other]
         greeting = wire.make_greeting(setup.token, number, task.a, task.b)
@@ -274,7 +264,7 @@ class Leader:
             key = f"figures/{number}/{other}"
             line = self.listener.accept(peer, greeting, deadline, task.limit, lambda: self.board.has(key))
         try:
-            return wire.measure(line, leads, setup.plan)
+            return wire.measure(line, leads, self.plan)
         finally:
             line.close()
 
@@ -332,9 +322,8 @@ class Coordinator:
             if facts is not None:
                 leaders[node] = facts
         gpu = self.options.backend != "gloo" and all(facts.gpu for facts in leaders.values())
-        plan = wire.QUICK if self.options.quick else wire.FULL
         self.limit = limit_of(self.options, gpu)
-        self.setup = Setup(leaders, secrets.token_hex(16), gpu, plan)
+        self.setup = Setup(leaders, secrets.token_hex(16), gpu)
         self.board.write("setup", self.setup)
 
     def _read(self, key: str, kind: type[T], node: str, until: float) -> T | None:
@@ -417,7 +406,7 @@ class Coordinator:
     # -- reporting -------------------------------------------------------------------------------------
 
     def _announce(self, schedule: Sequence[Round], left_out: int) -> None:
-        seconds = len(schedule) * (self.setup.plan.seconds + BETWEEN_ROUNDS)
+        seconds = len(schedule) * (self.leader.plan.seconds + BETWEEN_ROUNDS)
         counts = f"{len(self.nodes)} nodes, {sum(map(len, schedule))} pairs in {len(schedule)} rounds"
         path = "NCCL between GPUs"
         if not self.setup.gpu:

@@ -255,12 +255,10 @@ class Watchdog(threading.Thread):
         )
 
     def _places(self) -> dict[int, SuitePlace]:
-        places = {}
-        for rank in range(self.job.world):
-            key = f"place/{rank}"
-            places[rank] = NOWHERE
-            if is_set(self.store, key):
-                places[rank] = take(self.store, key, SuitePlace)
+        places = dict.fromkeys(range(self.job.world), NOWHERE)
+        for rank in places:
+            if is_set(self.store, f"place/{rank}"):
+                places[rank] = take(self.store, f"place/{rank}", SuitePlace)
         return places
 
 

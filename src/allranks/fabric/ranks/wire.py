@@ -15,7 +15,10 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ContextManager, NamedTuple, Protocol
+from statistics import median
+from typing import ContextManager, Optional, Protocol
+
+from ..analysis.rates import quantile
 
 MESSAGE = 32  # bytes of a small message
 PING = b"p" * MESSAGE
@@ -64,11 +67,14 @@ class DeadLink(Exception):
     """Nothing goes through, or not to the end; the text is the reason, for people."""
 
 
-class Figures(NamedTuple):
-    """What one side measured: round trips that it started (seconds), rates at which it received (bytes/s)."""
+@dataclass(frozen=True)
+class SideFigures:
+    """What one side measured: medians of its round trips (seconds) and of what it received (bytes/s), or why not."""
 
-    trips: list[float]
-    rates: list[float]
+    latency: Optional[float] = None
+    tail: Optional[float] = None
+    rate: Optional[float] = None
+    dead: str = ""
 
 
 class Wire(Protocol):
@@ -95,13 +101,14 @@ class Wire(Protocol):
         """Receive one piece and note its arrival; False for the one that ends the stream."""
 
 
-def measure(wire: Wire, leads: bool, plan: MeasurePlan) -> Figures:
+def measure(wire: Wire, leads: bool, plan: MeasurePlan) -> SideFigures:
     """Do one side's part.
 
     Short steps in turn, so that a moment's load on a machine meets every figure a little rather than one of them alone.
     A step ends with a flag, or a piece, that says so.
     """
-    figures = Figures([], [])
+    trips: list[float] = []
+    rates: list[float] = []
     began = time.monotonic()
     cycle = 0
     more = True
@@ -109,7 +116,7 @@ def measure(wire: Wire, leads: bool, plan: MeasurePlan) -> Figures:
         for starts in (leads, not leads):
             with wire.step(SMALL_LOST):
                 if starts:
-                    figures.trips.extend(time_pings(wire.trip, plan.pings, plan.ping_seconds))
+                    trips.extend(time_pings(wire.trip, plan.pings, plan.ping_seconds))
                     wire.send_flag(False)
                 else:
                     while wire.receive_flag():
@@ -123,7 +130,7 @@ def measure(wire: Wire, leads: bool, plan: MeasurePlan) -> Figures:
                     arrivals = ByteArrivals()
                     while wire.receive_piece(arrivals):
                         continue
-                    figures.rates.extend(arrivals.rate(plan.warm))
+                    rates.extend(arrivals.rate(plan.warm))
         cycle += 1
         with wire.step(SMALL_LOST):
             if leads:
@@ -131,7 +138,7 @@ def measure(wire: Wire, leads: bool, plan: MeasurePlan) -> Figures:
                 wire.send_flag(more)
             else:
                 more = wire.receive_flag()
-    return figures
+    return SideFigures(median(trips), quantile(trips, 0.99), median(rates) if rates else None)
 
 
 def time_pings(trip: Callable[[], None], count: int, seconds: float) -> list[float]:

@@ -21,7 +21,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     errors = having(facts_by_node, lambda facts: facts.error("look"))
     for error, nodes in by_value(errors).items():
         yield failed_look(nodes, error)
-    for remark, nodes in by_entry(values_of(facts_by_node, lambda facts: facts.prelude.remarks)).items():
+    for remark, nodes in by_entry(values_of(facts_by_node, lambda facts: facts.remarks)).items():
         sentence = redact_text(remark).partition("\n")[0]
         message = f"{join_names(nodes)}: {sentence} (by a condition at its end, so it counts as done)"
         yield warn(ID, nodes, message, "let the file end with `true`")
