@@ -6,15 +6,12 @@ TEST_DOUBLE="rank=2,test=all_gather,what=zeros|wrong_block|off_by_one|late=3|han
 import os
 import time
 
-NAME = "TEST_DOUBLE"
-EXIT = 7
 FOREVER = 86400.0
 
 
-def install(environ):
+def install(rank, test, what):
     """Spoil what this rank does, if it is the one that is named, once it has its process group."""
-    fields = dict(part.partition("=")[::2] for part in environ.get(NAME, "").split(","))
-    if fields.get("rank") != environ.get("RANK"):
+    if rank != os.environ.get("RANK"):
         return
     import torch.distributed as dist
 
@@ -22,61 +19,43 @@ def install(environ):
 
     def begin(*args, **named):
         whole(*args, **named)
-        kind, _, seconds = fields["what"].partition("=")
-        if kind in ("late", "hang", "exit"):
-            be_absent(fields["test"], kind, float(seconds or FOREVER))
-        else:
-            give_wrong_data(fields["test"], kind)
+        spoil(test, *what.split("="))
 
     dist.init_process_group = begin
 
 
-def be_absent(test, kind, seconds):
-    """Be late, hang or exit, once, before the rank says that it has arrived."""
-    from allranks.fabric.ranks.lab import Lab  # noqa: PLC0415 - it imports torch
-
-    arrive = Lab.arrive
-    done = []
-
-    def behave(self, turn=0):
-        if self.test == test and not done:
-            done.append(True)
-            if kind == "exit":
-                os._exit(EXIT)
-            time.sleep(seconds)
-        arrive(self, turn)
-
-    Lab.arrive = behave
-
-
-def give_wrong_data(test, kind):
-    """Give zeros, the next rank's data, or what is one too large."""
-    from allranks.fabric.ranks import lab as lab_module  # noqa: PLC0415 - they import torch
+def spoil(test, what, seconds=FOREVER):
+    """Give wrong data; or be late, hang or exit, once, before the rank says that it has arrived."""
+    from allranks.fabric.ranks import lab as module  # noqa: PLC0415 - they import torch
     from allranks.fabric.ranks import payload  # noqa: PLC0415
     from allranks.fabric.ranks.cases import objects  # noqa: PLC0415
 
-    lab_class = lab_module.Lab
+    give, give_record, arrive, ways = module.Lab.give, objects.give_record, module.Lab.arrive, ["late", "hang", "exit"]
 
-    give, give_record = lab_class.give, objects.give_record
+    def behave(self, turn=0):
+        if self.test == test and what in ways:
+            ways.clear()
+            if what == "exit":
+                os._exit(7)
+            time.sleep(float(seconds))
+        arrive(self, turn)
 
-    def spoilt(lab, pattern_of):
-        right, other = pattern_of(lab.rank), pattern_of((lab.rank + 1) % lab.world)
-        return {"zeros": payload.ZEROS, "wrong_block": other, "off_by_one": lambda index: right(index) + 1}[kind]
+    def of_test(lab):
+        return test in (lab.test, "every")
 
     def wrong(self, pattern_of, count, dtype):
-        if test in (self.test, "every"):
-            return give(self, lambda rank: spoilt(self, pattern_of), count, dtype)
-        return give(self, pattern_of, count, dtype)
+        right, other = pattern_of(self.rank), pattern_of((self.rank + 1) % self.world)
+        made = {"zeros": payload.ZEROS, "wrong_block": other, "off_by_one": lambda index: right(index) + 1}
+        return give(self, lambda rank: made.get(what, right) if of_test(self) else right, count, dtype)
 
     def wrong_record(lab, turn):
-        record = give_record(lab, turn)
-        if test not in (lab.test, "every"):
-            return record
-        texts, others = record["texts"], objects.texts_of((lab.rank + 1) % lab.world, turn)
+        record, others = give_record(lab, turn), objects.texts_of((lab.rank + 1) % lab.world, turn)
+        texts = record["texts"]
         made = {"zeros": ["" for _ in texts], "wrong_block": others, "off_by_one": [text + "x" for text in texts]}
-        return {**record, "texts": made[kind]}
+        return {**record, "texts": made.get(what, texts) if of_test(lab) else texts}
 
-    lab_class.give, objects.give_record = wrong, wrong_record
+    module.Lab.give, module.Lab.arrive, objects.give_record = wrong, behave, wrong_record
 
 
-install(os.environ)
+if "TEST_DOUBLE" in os.environ:
+    install(**dict(part.partition("=")[::2] for part in os.environ["TEST_DOUBLE"].split(",")))
