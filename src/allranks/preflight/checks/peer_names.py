@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Dict, Tuple
 
-from allranks.text import join_names, join_words, plural
+from allranks.protocol.jsontext import Json
+from allranks.text import join_names, join_words
 
-from ..compare import Findings, Nodes, Request, by_item, by_value, others, warn
+from ..compare import Findings, Nodes, Request, by_item, by_value, collected, others, warn, who
 
 ID = "peer_names"
 GROUP = "network"
@@ -18,18 +19,15 @@ LEVEL = "full"
 NEEDS = "peer_names"
 BETWEEN_MACHINES = True
 LABEL = "name-resolution"
-Answers = Tuple[str, ...]  # addresses; empty where the name does not resolve
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """name-resolution, as warnings, for names that some nodes resolve otherwise than most."""
-    views: Dict[str, Dict[str, Answers]] = {}  # what the names of the other nodes lead to from each node
-    for node, facts in facts_by_node.items():
-        answers = facts.get(ID)
-        named = answers.items() if isinstance(answers, dict) else ()
-        lists = {name: answer if isinstance(answer, list) else () for name, answer in named}
-        views[node] = {name: tuple(map(str, one)) for name, one in lists.items() if name not in (facts.hostname, node)}
-    for name, by_node in by_item(views).items():
+    for name, answers in by_item(collected(facts_by_node, ID, Dict[str, Json])).items():
+        by_node: Dict[str, Tuple[str, ...]] = {}  # addresses; empty where the name does not resolve
+        for node, answer in answers.items():
+            if name not in (facts_by_node[node].hostname, node):
+                by_node[node] = tuple(map(str, answer)) if isinstance(answer, list) else ()
         groups = by_value(by_node)
         resolved = {addresses: nodes for addresses, nodes in groups.items() if addresses}
         if not resolved or len(groups) < 2:
@@ -44,11 +42,10 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         rest = others(resolved[most], f"resolve it to {', '.join(most)}", f"resolves it to {', '.join(most)}")
         for addresses, nodes in groups.items():
             if addresses != most:
-                answer = f"{plural(len(nodes), 'resolves', 'resolve')} {name} to {', '.join(addresses)}"
+                message = f"{who(nodes, 'resolves', 'resolve')} {name} to {', '.join(addresses)}{rest}"
                 if not addresses:
-                    answer = f"can't resolve {name}"
-                remedy = _remedy(f"{most[0]} {name}", join_names(nodes))
-                yield warn(LABEL, nodes, f"{join_names(nodes)} {answer}{rest}", remedy)
+                    message = f"{join_names(nodes)} can't resolve {name}{rest}"
+                yield warn(LABEL, nodes, message, _remedy(f"{most[0]} {name}", join_names(nodes)))
 
 
 def _remedy(line: str, where: str) -> str:

@@ -25,6 +25,7 @@ from ..compare import (
     others,
     remote,
     those,
+    values_of,
     warn,
 )
 from ..host import CouldNotLook, Host, answer_of, search_in
@@ -146,7 +147,7 @@ def _backends(works: Mapping[str, Torch]) -> Findings:
 
 
 def _gpus(facts_by_node: Nodes, works: Mapping[str, Torch]) -> Findings:
-    counts = {node: facts_by_node[node].gpu_count for node in works}
+    counts = values_of(facts_by_node, lambda facts: facts.gpu_count)
     blind = {n: (torch.warning, counts[n]) for n, torch in works.items() if torch.cuda is False and counts[n]}
     for (warning, gpus), nodes in by_value(blind).items():
         label = "driver-version-mismatch" if _OLD_DRIVER.search(warning) else "cuda-device-unavailable"
