@@ -6,12 +6,12 @@ Names: accelerate/commands/config/config_args.py (ClusterConfig), torch/distribu
 
 from __future__ import annotations
 
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import List, Mapping, Optional, Sequence
 
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, by_value, collected, differing, fail, having, nodes_with, those, values_of
+from ..compare import Findings, Nodes, alike, by_value, collected, fail, having, those, values_of
 from ..host import Host
 from ..launcher_config import MISSING, RankCounts, Table, absent, read_table, whole_number
 from ..typed_facts import Facts, Launching, Request
@@ -58,13 +58,11 @@ def collect(host: Host) -> Optional[Table]:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Fail with the figure that it must be: accelerate-config, world-size-mismatch, rank-missing-or-duplicate."""
     launching = request.asked.launching
-    files = Files(collected(facts_by_node, ID, Table), RankCounts(request, facts_by_node), facts_by_node, launching)
-    for finding in files.judge(request):
-        if request.asked.launching.accelerate:
-            yield finding
-        else:  # the default file: nothing says that it is for this run
-            yield finding._replace(status="warn")
-    yield from judge_options(request, files.ranks, facts_by_node)
+    ranks = RankCounts(request, facts_by_node)
+    for finding in Files(collected(facts_by_node, ID, Table), ranks, facts_by_node, launching).judge(request):
+        # of the default file nothing says that it is for this run
+        yield finding if launching.accelerate else finding._replace(status="warn")
+    yield from judge_options(request, ranks, facts_by_node)
 
 
 class Files:
@@ -84,19 +82,17 @@ class Files:
 
     def judge(self, request: Request) -> Findings:
         """All figures of the files."""
-        for table in list(self.tables.values())[:1]:
-            yield from absent(self.tables, table["file"])
+        if self.tables:
+            yield from absent(self.tables, next(iter(self.tables.values()))["file"])
         yield from self._count("num_machines", self.ranks.nodes, "the nodes of this run")
         yield from self._count("num_processes", self.ranks.world, f"all ranks of the run, {self.ranks}")
         yield from self._master_ip()
-        yield from self._port(whole_number(str(request.asked.master_port)))
         if not request.asked.virtual and self.ranks.nodes > 1:
             yield from self._machine_rank()
         yield from self._unread()
 
     def _unread(self) -> Findings:
-        unread = values_of(self.tables, _unread_keys)
-        for keys, nodes in by_value({node: ", ".join(keys) for node, keys in unread.items() if keys}).items():
+        for keys, nodes in alike(self.tables, _unread_keys).items():
             message = f"{self.tables[nodes[0]]['file']} on {join_names(nodes)} has {keys} below deepspeed_config, "
             message += "where accelerate does not read it and it has no effect"
             remedy = "write DeepSpeed's own keys into a JSON file and name that as deepspeed_config_file:, or use "
@@ -136,20 +132,6 @@ class Files:
             remedy = f"set {key}: {[*addresses, first][0]}, {_LEAVE_OUT}"
             yield self._wrong(_LABEL, nodes, f"{key}: {value}, which {whose}", must, remedy)
 
-    def _port(self, wanted: Optional[int]) -> Findings:
-        """Judge main_process_port: the same on every node, and the one that --master-port names."""
-        key = "main_process_port"
-        ports = self._values(key)
-        groups = by_value(ports)
-        usual = next(iter(groups), "")
-        if len(groups) > 1:
-            odd = nodes_with(ports, lambda port: port != usual)
-            message = f"{key} differs between nodes, and it must be the same everywhere: {differing(ports)}"
-            yield fail(_LABEL, odd, message, f"set {key}: {usual}, {_LEAVE_OUT}")
-        elif wanted and usual and whole_number(usual) != wanted:
-            must = f"that of --master-port ({wanted})"
-            yield self._wrong(_LABEL, list(ports), f"{key}: {usual}", must, f"set {key}: {wanted}, {_LEAVE_OUT}")
-
     def _machine_rank(self) -> Findings:
         """Each node's own: its place in the host list. The same on every node is a file that was copied."""
         must = {node: index for index, node in enumerate(self.ranks.by_node)}
@@ -167,9 +149,9 @@ class Files:
                 yield self._wrong(_RANK_LABEL, nodes, f"machine_rank: {rank}", place, remedy)
 
 
-def _unread_keys(table: Table) -> Tuple[str, ...]:
-    below = [key.split(".")[1] for key in table if key.startswith("deepspeed_config.")]
-    return tuple(sorted(dict.fromkeys(key for key in below if key not in READ_OF_DEEPSPEED)))
+def _unread_keys(table: Table) -> str:
+    below = {key.split(".")[1] for key in table if key.startswith("deepspeed_config.")}
+    return ", ".join(sorted(below - READ_OF_DEEPSPEED))
 
 
 def _owner(value: str, facts_by_node: Nodes) -> Optional[str]:
