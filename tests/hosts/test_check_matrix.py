@@ -245,43 +245,28 @@ def test_torch_on_one_node(check: Checker, torch: str | None) -> None:
     assert "h3" in check.message("interpreter") and (torch or "no torch") in check.message("interpreter")
 
 
-def repository(check: Checker) -> Path:
-    """The working directory as a git repository, and a clone of it beside it."""
+OF_CODE = [("another commit", "h3", {"code_git"}, ("pull --ff-only", "--sync")),
+           ("an uncommitted change", "h2", {"code_tree"}, ("model.py",)),
+           ("another script", "h4", {"code_script", "code_tree"}, ("train.py",))]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "node", "checks", "words"), OF_CODE, ids=[row[0] for row in OF_CODE])
+def test_code_that_differs_on_one_node(
+    check: Checker, what: str, node: str, checks: set[str], words: tuple[str, ...]
+) -> None:
     git(check.work, "init", "-q")
     git(check.work, "add", ".")
     git(check.work, "commit", "-qm", "first")
     clone = check.place / "clone"
     shutil.copytree(check.work, clone, symlinks=True)
-    return clone
-
-
-@pytest.mark.slow
-def test_another_commit_on_one_node(check: Checker) -> None:
-    clone = repository(check)
-    (clone / "model.py").write_text("new = True\n")
-    git(clone, "add", ".")
-    git(clone, "commit", "-qm", "second")
-    with bound(check.bed.host("h3"), clone, check.work):
-        assert check.found() == {("code_git", "h3", "warn")}
-    assert "pull --ff-only" in check.message("code_git") and "--sync" in check.message("code_git")
-
-
-@pytest.mark.slow
-def test_an_uncommitted_change_on_one_node(check: Checker) -> None:
-    clone = repository(check)
-    (clone / "model.py").write_text("changed = True\n")
-    with bound(check.bed.host("h2"), clone, check.work):
-        assert {(c, w) for c, w, _ in check.found()} == {("code_tree", "h2")}
-    assert "model.py" in check.message("code_tree")
-
-
-@pytest.mark.slow
-def test_another_script_on_one_node(check: Checker) -> None:
-    other = check.place / "other"
-    other.mkdir()
-    (other / "train.py").write_text("print('another')\n")
-    with bound(check.bed.host("h4"), other, check.work):
-        assert {(c, w) for c, w, _ in check.found()} == {("code_script", "h4"), ("code_tree", "h4")}
+    (clone / ("train.py" if what == "another script" else "model.py")).write_text("print('another')\n")
+    if what == "another commit":
+        git(clone, "add", ".")
+        git(clone, "commit", "-qm", "second")
+    with bound(check.bed.host(node), clone, check.work):
+        assert check.found() == {(name, node, "fail" if name == "code_script" else "warn") for name in checks}
+    assert all(word in check.message(min(checks)) for word in words)
 
 
 # -- data, disks, limits ---------------------------------------------------------------------------

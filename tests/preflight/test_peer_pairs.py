@@ -43,27 +43,26 @@ def blamed(count: int, bad: set[tuple[str, str]]) -> set[tuple[str, str, tuple[s
     return {(item.kind, item.node, item.others) for item in found}
 
 
-def test_one_way_of_a_link() -> None:
-    assert blamed(4, {("h1", "h2")}) == {("way", "h1", ("h2",))}
-    assert blamed(2, {("h1", "h2")}) == {("way", "h1", ("h2",))}
+INTO = {(f"h{i}", "h3") for i in (1, 2, 4)}
+OUT = {(b, a) for a, b in INTO}
+OTHERS = ("h1", "h2", "h4")
 
 
-def test_a_link() -> None:
-    assert blamed(4, {("h1", "h2"), ("h2", "h1")}) == {("link", "h1", ("h2",))}
-    assert blamed(2, {("h1", "h2"), ("h2", "h1")}) == {("link", "h1", ("h2",))}
-
-
-def test_a_node() -> None:
-    into = {(f"h{i}", "h3") for i in (1, 2, 4)}
-    out = {(b, a) for a, b in into}
-    assert blamed(4, into) == {("into", "h3", ("h1", "h2", "h4"))}
-    assert blamed(4, out) == {("out of", "h3", ("h1", "h2", "h4"))}
-    assert blamed(4, into | out) == {("node", "h3", ("h1", "h2", "h4"))}
-
-
-def test_a_node_and_a_link_that_has_nothing_to_do_with_it() -> None:
-    into = {(f"h{i}", "h3") for i in (1, 2, 4)}
-    assert blamed(4, into | {("h1", "h2")}) == {("into", "h3", ("h1", "h2", "h4")), ("way", "h1", ("h2",))}
+@pytest.mark.parametrize(
+    ("count", "bad", "blames"),
+    [
+        (4, {("h1", "h2")}, {("way", "h1", ("h2",))}),
+        (2, {("h1", "h2")}, {("way", "h1", ("h2",))}),
+        (4, {("h1", "h2"), ("h2", "h1")}, {("link", "h1", ("h2",))}),
+        (2, {("h1", "h2"), ("h2", "h1")}, {("link", "h1", ("h2",))}),
+        (4, INTO, {("into", "h3", OTHERS)}),
+        (4, OUT, {("out of", "h3", OTHERS)}),
+        (4, INTO | OUT, {("node", "h3", OTHERS)}),
+        (4, INTO | {("h1", "h2")}, {("into", "h3", OTHERS), ("way", "h1", ("h2",))}),
+    ],
+)
+def test_nodes_are_blamed_before_links(count: int, bad: set[tuple[str, str]], blames: set[object]) -> None:
+    assert blamed(count, bad) == blames
 
 
 @given(st.sets(st.sampled_from(sorted(permutations(names(5), 2)))))
