@@ -12,7 +12,6 @@ from allranks.text import count_of
 from .changing_world import ChangingWorld
 from .ending import Ending
 from .members import NodeState
-from .places import first_order
 from .rendezvous import RendezvousCheck
 from .roster import Roster
 from .spares import HotSpares, shipping_failure
@@ -52,7 +51,7 @@ class Gathering:
             if node.node_dir:  # what it answered while the start was given up was not heard
                 node.state = "ready"
                 if node.facts is None:
-                    actions.append(first_order(roster.spec, roster.context, node))
+                    actions.append(roster.first_order(node))
         if roster.has_all_facts and not is_paused:
             actions += self._judge(now)
         return actions
@@ -64,7 +63,7 @@ class Gathering:
         ready = roster.stamp(NodeReady(stamped.fact.hostname), node.name)
         if roster.has_unreachable:
             return [ready, *self._check(now)]
-        return [ready, first_order(roster.spec, roster.context, node)]
+        return [ready, roster.first_order(node)]
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -80,7 +79,7 @@ class Gathering:
         node.synced = True
         actions: list[Action] = [roster.stamp(TreeArrived(stamped.fact.path, stamped.fact.files), node.name)]
         if not roster.has_unreachable:
-            actions.append(first_order(roster.spec, roster.context, node))
+            actions.append(roster.first_order(node))
         return actions
 
     def on_facts(self, stamped: Stamped[FactsMessage], now: float) -> list[Action]:

@@ -59,23 +59,22 @@ class Suspicion:
     again_at: float = 0.0
     is_wanted: bool = False
 
+    def complete_sample(self, now: float) -> None:
+        """Wait for no further answer to the last question."""
+        self.waiting.clear()
+        self.sampled_at.append(now)
 
-@dataclass
-class CounterReading:
-    """The collectives' counters: when they were asked for, when they last moved, what they said."""
+    @property
+    def seconds(self) -> float:
+        """The time between the two samples."""
+        return self.sampled_at[1] - self.sampled_at[0]
 
-    asked_at: float = 0.0
-    moved_at: float = 0.0
-    by_rank: dict[int, JsonObject] = field(default_factory=dict)
-    waiting: set[str] = field(default_factory=set)  # nodes whose answer has not come
-
-    def update(self, rank: int, counters: JsonObject, now: float) -> None:
-        """Compare a rank's numbers with its last ones; none says nothing."""
-        if not counters:
-            return
-        if self.by_rank.get(rank, counters) != counters:
-            self.moved_at = now
-        self.by_rank[rank] = counters
+    @property
+    def collectives_moved(self) -> bool:
+        """Whether a rank has called one between the two samples."""
+        first, second = self.samples
+        counted = [(first[rank].counted, look.counted) for rank, look in second.items() if rank in first]
+        return any(after and before not in ({}, after) for before, after in counted)
 
 
 class HangWatch:
@@ -93,14 +92,17 @@ class HangWatch:
         self._wanted: Suspicion | None = None  # a look that another role has asked for
         self._coming: set[str] = set()  # roles of which nothing was heard yet
         self._looks: dict[str, RoleLooked] = {}
-        self._counted = CounterReading()
+        self._counters: dict[int, JsonObject] = {}  # of collectives, by rank
+        self._counters_asked_at = 0.0
+        self._counters_awaited: set[str] = set()  # nodes whose answer has not come
+        self._moved_at = 0.0  # when a counter last did
         self._rest_until = 0.0
 
     # -- events ------------------------------------------------------------------------------------
 
     def on_quiet(self, stamped: Stamped[Quiet], now: float) -> list[Action]:
         """Comes with every tick; acts once the limit is over."""
-        since = max(stamped.fact.since, self._counted.moved_at)
+        since = max(stamped.fact.since, self._moved_at)
         suspicion = self.suspicion
         if self._wanted is not None:
             return self._look_for_others(self._wanted, since, now)
@@ -121,7 +123,7 @@ class HangWatch:
         if suspicion.waiting:
             if now - suspicion.asked_at < PATIENCE:
                 return []
-            self._sample_is_complete(suspicion, now)
+            suspicion.complete_sample(now)
         is_first = len(suspicion.samples) == 1 and len(suspicion.sampled_at) == 1
         if is_first and now - suspicion.sampled_at[0] >= GAP and now >= suspicion.again_at:
             suspicion.samples.append({})
@@ -161,21 +163,23 @@ class HangWatch:
 
     def _tell_look(self, suspicion: Suspicion, since: float, now: float) -> Stamped[RoleLooked]:
         first, second = suspicion.samples
-        seconds = suspicion.sampled_at[1] - suspicion.sampled_at[0]
         names = self.roster.node_of_rank()
         looked = [
-            look_at(names.get(rank, ""), first.get(rank, look), look, seconds, now - since)
+            look_at(names.get(rank, ""), first.get(rank, look), look, suspicion.seconds, now - since)
             for rank, look in sorted(second.items())[:MOST_LOOKED_AT]
         ]
         return self.roster.stamp(RoleLooked(tuple(looked)))
 
     def on_counters(self, stamped: Stamped[CountersMessage], now: float) -> list[Action]:
         """Compare the counters with the last ones: what moves is alive. Answers to the controller are not for here."""
-        if stamped.node not in self._counted.waiting:
+        if stamped.node not in self._counters_awaited:
             return []
-        self._counted.waiting.discard(stamped.node)
+        self._counters_awaited.discard(stamped.node)
         for rank, counters in stamped.fact.ranks.items():
-            self._counted.update(rank, counters, now)
+            if counters and self._counters.get(rank, counters) != counters:
+                self._moved_at = now
+            if counters:  # none says nothing
+                self._counters[rank] = counters
         return []
 
     def on_stacks(self, stamped: Stamped[StacksMessage], now: float) -> list[Action]:
@@ -188,7 +192,7 @@ class HangWatch:
             if stamped.fact.ras:
                 suspicion.ras.append(stamped.fact.ras)
             if not suspicion.waiting:
-                self._sample_is_complete(suspicion, now)
+                suspicion.complete_sample(now)
         return []
 
     # -- suspicion -----------------------------------------------------------------------------------
@@ -237,16 +241,15 @@ class HangWatch:
     def _ask_counters(self, since: float, now: float) -> list[Action]:
         """Ask for the counters where nothing else is seen for a while. A pattern wants its own sign of life."""
         spec = self.roster.spec
-        counted = self._counted
         if not spec.limits.hang_timeout or spec.limits.hang_pattern or self.roster.testing:
             return []
-        if now - max(since, counted.asked_at) < min(self._limit() / ASKED, MOST_UNASKED):
+        if now - max(since, self._counters_asked_at) < min(self._limit() / ASKED, MOST_UNASKED):
             return []
-        if since > counted.asked_at:
-            counted.by_rank = {}  # of an earlier silence
-        counted.asked_at = now
+        if since > self._counters_asked_at:
+            self._counters = {}  # of an earlier silence
+        self._counters_asked_at = now
         running = self.roster.running_ranks()
-        counted.waiting = set(running)
+        self._counters_awaited = set(running)
         return [Send(name, CountersOrder(tuple(ranks))) for name, ranks in running.items()]
 
     def _ask_stacks(self, suspicion: Suspicion, now: float) -> list[Action]:
@@ -257,17 +260,13 @@ class HangWatch:
         word = "dump" if suspicion.again_at or len(suspicion.samples) == 2 else "look"
         return [Send(name, StacksOrder(tuple(ranks), word)) for name, ranks in running.items()]
 
-    def _sample_is_complete(self, suspicion: Suspicion, now: float) -> None:
-        suspicion.waiting.clear()
-        suspicion.sampled_at.append(now)
-
     # -- conclusion ----------------------------------------------------------------------------------
 
     def _conclude(self, suspicion: Suspicion, now: float) -> list[Action]:
         roster = self.roster
         self.suspicion = None
         told = [self._tell_look(suspicion, suspicion.since, now)] if suspicion.is_wanted else []
-        if _collectives_moved(suspicion):
+        if suspicion.collectives_moved:
             return [*told, *self._go_on(suspicion, now)]
         self._rest_until = now + self._limit()
         names = roster.node_of_rank()
@@ -284,7 +283,7 @@ class HangWatch:
 
     def _go_on(self, suspicion: Suspicion, now: float) -> list[Action]:
         """Drop the suspicion, as collectives go on; a --hang-pattern that has not recurred is a finding."""
-        self._counted.moved_at = now
+        self._moved_at = now
         spec = self.roster.spec
         if spec.limits.hang_pattern is None:
             return [self.roster.stamp(PlainNote("collectives go on: no hang"))]
@@ -297,7 +296,7 @@ class HangWatch:
     def _attribute(self, suspicion: Suspicion, names: Mapping[int, str], quiet: float) -> tuple[Hang | None, str]:
         roster = self.roster
         first, second = suspicion.samples
-        seconds = suspicion.sampled_at[1] - suspicion.sampled_at[0]
+        seconds = suspicion.seconds
         running = [r.rank for r in roster.processes() if r.exit is None]
         if roster.spec.launch.launcher != "direct":  # agents answer for all ranks that a launcher has started, too
             running = sorted({*running, *first, *second})
@@ -331,11 +330,3 @@ class HangWatch:
             where = Where(node=hang.nodes[0], peer=hang.nodes[1])
         message = f"no rank has come further for {quiet:.0f} s: {hang.message}"
         return Finding(hang.cause, "warn", message, hang.remedy, where, hang.evidence)
-
-
-def _collectives_moved(suspicion: Suspicion) -> bool:
-    first, second = suspicion.samples
-    for rank, look in second.items():
-        if look.counted and rank in first and first[rank].counted not in ({}, look.counted):
-            return True
-    return False

@@ -15,7 +15,7 @@ from allranks.preflight.check import Check
 from allranks.protocol.codec import encode, spread
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.node_names import NodeFiles
-from allranks.protocol.orders import ORDERS, Environments, KeepOrder, ListenOrder, ProbeOrder, SetupOrder, ShipOrder
+from allranks.protocol.orders import ORDERS, Environments, KeepOrder, ListenOrder, ProbeOrder, SetupOrder
 from allranks.protocol.run_facts import WorkingTree
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document, with_secrets
@@ -23,7 +23,6 @@ from allranks.settings.paths import against
 from allranks.settings.runspec import Role
 
 from .members import NodeState
-from .states import Send
 
 PROBE_SECONDS_A_VIRTUAL_NODE = 0.05  # many virtual nodes share this machine's cores
 FACTS_SECONDS = 30.0  # preludes (modules, conda) are slow on shared disks
@@ -132,11 +131,6 @@ def collectors_on(spec: RunSpec, context: RunContext, index: int) -> tuple[str, 
     return tuple(collectors(context.checks))
 
 
-def look_seconds(checks: tuple[Check, ...]) -> float:
-    """How long a look may take: the basic facts, and the slowest of the checks."""
-    return FACTS_SECONDS + max((c.seconds for c in checks if c.collect is not None), default=0.0)
-
-
 def workdir_on(spec: RunSpec, context: RunContext, node_dir: str) -> str:
     """Return the ranks' working directory on a node."""
     if context.tree is not None:
@@ -144,30 +138,19 @@ def workdir_on(spec: RunSpec, context: RunContext, node_dir: str) -> str:
     return spec.launch.workdir or context.workdir
 
 
-def _kind(spec: RunSpec) -> str:
-    """Return what the command is; tests are Python, whatever else they run beside."""
-    if spec.launch.command:
-        return read_training(spec).kind
-    return "python-module" if spec.tests.test else "program"
-
-
-def _program(spec: RunSpec) -> tuple[str, ...]:
-    if launched_by(spec) is None:
-        return spec.launch.command
-    words = read_training(spec)
-    if words.python is None or words.kind == "program":
-        return words.program
-    return words.python, *words.program
-
-
 def setup_order(spec: RunSpec, context: RunContext, node_dir: str = "<node dir>") -> SetupOrder:
     """Ask an agent for the facts of its node."""
     workdir = workdir_on(spec, context, node_dir)
     words = read_training(spec)
+    program = spec.launch.command
+    if launched_by(spec) is not None:
+        program = words.program if words.kind == "program" or words.python is None else (words.python, *words.program)
+    kind = "python-module" if spec.tests.test else "program"  # tests are Python, whatever else they run beside
+    slowest = max((check.seconds for check in context.checks if check.collect is not None), default=0.0)
     return SetupOrder(
         workdir=workdir,
-        command=_program(spec),
-        kind=_kind(spec),
+        command=program,
+        kind=words.kind if spec.launch.command else kind,
         launching=launcher_settings(spec),
         modules=tuple(needed_modules(spec)),
         python=spec.launch.python,
@@ -184,17 +167,8 @@ def setup_order(spec: RunSpec, context: RunContext, node_dir: str = "<node dir>"
         target=target_words(spec),
         uid=context.uid,
         checks=tuple(collectors(context.checks)),
-        seconds=look_seconds(context.checks),
+        seconds=FACTS_SECONDS + slowest,
     )
-
-
-def first_order(spec: RunSpec, context: RunContext, node: NodeState) -> Send:
-    """Make an agent's first order: to take the tree (it says how much has arrived), else to look at the node."""
-    tree = context.tree
-    if tree is not None and not node.synced:
-        return Send(node.name, ShipOrder(tree.sha256, tree.packed, tree.bytes, tree.files))
-    order = setup_order(spec, context, node.node_dir)
-    return Send(node.name, order._replace(checks=collectors_on(spec, context, node.index)))
 
 
 def judge_request(spec: RunSpec, context: RunContext, cluster: Cluster) -> JsonObject:

@@ -15,6 +15,7 @@ from allranks.findings import Finding, Verdict, typed_here
 from allranks.plan.ranks import Plan
 from allranks.preflight.judge import judge
 from allranks.protocol.messages import ExitMessage, FaultMessage
+from allranks.protocol.orders import ShipOrder
 from allranks.protocol.plan_facts import NodeFacts, outer_addresses
 from allranks.protocol.run_facts import Fact, NodeLost, Stamped
 from allranks.settings import RunSpec
@@ -22,8 +23,8 @@ from allranks.settings.tools import is_one_process
 from allranks.text import cut
 
 from .members import NodeState, RankState
-from .places import RunContext, collectors, judge_request
-from .states import State
+from .places import RunContext, collectors, collectors_on, judge_request, setup_order
+from .states import Send, State
 
 Kind = TypeVar("Kind")
 LONGEST_VERDICT = 500  # characters of the sentence that the ranks of the next attempt get
@@ -233,6 +234,14 @@ class Roster:
             return False
         self._witnesses[question] = found
         return True
+
+    def first_order(self, node: NodeState) -> Send:
+        """Make an agent's first order: to take the tree (it says how much has arrived), else to look at the node."""
+        tree = self.context.tree
+        if tree is not None and not node.synced:
+            return Send(node.name, ShipOrder(tree.sha256, tree.packed, tree.bytes, tree.files))
+        order = setup_order(self.spec, self.context, node.node_dir)
+        return Send(node.name, order._replace(checks=collectors_on(self.spec, self.context, node.index)))
 
     def judge(self, nodes: Iterable[NodeState]) -> list[Finding]:
         """Judge what was found on nodes."""

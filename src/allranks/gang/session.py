@@ -622,12 +622,7 @@ def create(
 
     `expected_world_size` is the caller's WORLD_SIZE, `dead` are pairs of nodes that --suite pairs leaves out."""
     parts = parts_of(spec, cluster)
-    archive: Archive | None = None
-    if spec.launch.sync:
-        from .working_tree import TREE, pack_tree, received  # imported late: a run without --sync needs none of it
-
-        tree = os.environ.pop(TREE, "")
-        archive = received(tree, os.environ["ALLRANKS_RUN_DIR"]) if tree else pack_tree(spec, cwd)
+    archive = _pack(spec, cwd) if spec.launch.sync else None
     again = reach.run_directory(spec.places.runs_dir)
     try:
         run = again or RunDirectory.create(Path(spec.places.runs_dir), spec.places.name, time.time(), reach.run_suffix)
@@ -696,6 +691,13 @@ def keep_newest_steps(run: RunDirectory) -> None:
     steps = newest_steps(last.fact, status)
     if steps != last.fact:
         run.append(Stamped("", time.time(), last.attempt or 0, steps))
+
+
+def _pack(spec: RunSpec, cwd: str) -> Archive:
+    from .working_tree import TREE, pack_tree, received  # imported late: a run without --sync needs none of it
+
+    tree = os.environ.pop(TREE, "")
+    return received(tree, os.environ["ALLRANKS_RUN_DIR"]) if tree else pack_tree(spec, cwd)
 
 
 def names_of(run: RunDirectory) -> RunContext:

@@ -28,7 +28,7 @@ from allranks.protocol.run_facts import (
 from allranks.text import count_of, name_with
 
 from .members import STANDS_BY, NodeState
-from .places import first_order, keep_order
+from .places import keep_order
 from .preloading import Preloading
 from .roster import Roster
 from .states import Action, NodeUnreachable, Reach, Send
@@ -115,12 +115,9 @@ class HotSpares:
         actions = self.on_back(self.roster.stamp(NodeBack(), node.name), now)
         if is_first:
             node.state = "ready"
-            return [
-                self.roster.stamp(NodeReady(stamped.fact.hostname), node.name),
-                first_order(self.roster.spec, self.roster.context, node),
-            ]
+            actions = [self.roster.stamp(NodeReady(stamped.fact.hostname), node.name)]
         if node.facts is None:
-            actions.append(first_order(self.roster.spec, self.roster.context, node))
+            actions.append(self.roster.first_order(node))
         return actions
 
     def on_shipped(self, stamped: Stamped[ShippedMessage], now: float) -> list[Action]:
@@ -131,7 +128,7 @@ class HotSpares:
             return self._drop(node, failure.message, failure.remedy)
         node.synced = True
         arrived = self.roster.stamp(TreeArrived(stamped.fact.path, stamped.fact.files), node.name)
-        return [arrived, first_order(self.roster.spec, self.roster.context, node)]
+        return [arrived, self.roster.first_order(node)]
 
     def on_facts(self, stamped: Stamped[FactsMessage], now: float) -> list[Action]:
         """Judged beside the nodes, once those have been."""

@@ -164,12 +164,17 @@ class StragglerWatch:
         node_of = self.roster.node_of_rank()
         actions = self._judge_links(look, now) + self._tell_untimed(look)
         self._take(look)
-        collections = self._count_collections(look)
+        before = self._collections
+        self._collections = {rank: calls.collections for rank, calls in look.calls.items()}
+        collections = {rank: total - before[rank] for rank, total in self._collections.items() if rank in before}
         straggler = self._find(look, node_of)
         actions += self._notice_recovery(straggler)
         suspect = self._suspect
         self._suspect = None
-        if straggler is None or self._is_known(straggler) or self._is_explained_by_link(straggler, node_of):
+        at_slow_link = straggler is not None and any(
+            node_of.get(straggler.top, "") in ends for ends in self._slow_links
+        )
+        if straggler is None or at_slow_link or self._is_known(straggler):
             self._rest(now, is_calm=not self._slow_links.keys() - self._warned_links)
             return actions + self._measure(look, straggler)
         if suspect is None or suspect.top not in straggler.ranks:
@@ -178,7 +183,8 @@ class StragglerWatch:
         self._rest(now, is_calm=False)
         usual = next((rank for rank in look.suspects if rank not in straggler.ranks), None)
         name = node_of.get(straggler.top, "")
-        reason = self._device_reason(straggler.top, name)
+        devices = {node.name: node.devices for node in self.roster.nodes.values()}
+        reason = device_reason(straggler.top, name, devices)
         reason = reason or find_reason(straggler.top, name, look.looks, usual, collections)
         return actions + self._report(straggler, reason) + self._measure(look, straggler)
 
@@ -190,9 +196,6 @@ class StragglerWatch:
             return []
         self._has_told_untimed = True
         return [self.roster.stamp(PlainNote(UNTIMED))]
-
-    def _device_reason(self, rank: int, name: str) -> Reason | None:
-        return device_reason(rank, name, {node.name: node.devices for node in self.roster.nodes.values()})
 
     def _measure(self, look: Look, found: Straggler | None) -> list[Action]:
         """Note for the ledger of time how much of it ranks have waited since the look before: for a straggler that
@@ -223,11 +226,6 @@ class StragglerWatch:
                     if rank.rank in late:
                         rank.lateness = round(late[rank.rank], 4)
 
-    def _count_collections(self, look: Look) -> dict[int, int]:
-        before = self._collections
-        self._collections = {rank: calls.collections for rank, calls in look.calls.items()}
-        return {rank: total - before[rank] for rank, total in self._collections.items() if rank in before}
-
     def _find(self, look: Look, node_of: dict[int, str]) -> Straggler | None:
         stragglers = [
             one
@@ -242,10 +240,6 @@ class StragglerWatch:
             return True
         harmless = self._harmless.get(found.top)
         return harmless is not None and found.since_t is None and found.late < AGAIN * harmless
-
-    def _is_explained_by_link(self, found: Straggler, node_of: dict[int, str]) -> bool:
-        node = node_of.get(found.top, "")
-        return any(node in ends for ends in self._slow_links)
 
     def _usual_rank(self, found: Straggler) -> tuple[int, ...]:
         late = lateness(self._histories[found.key].steps)
