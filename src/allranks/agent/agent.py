@@ -15,6 +15,7 @@ import time
 from functools import partial
 from typing import Dict, Mapping, Optional
 
+from allranks.protocol import orders
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.foreign import ReportMessage, read_report
 from allranks.protocol.frames import NODE_LOG, OutputFrame, Stream
@@ -22,29 +23,6 @@ from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import Json
 from allranks.protocol.messages import DrainedMessage, FaultMessage, HelloMessage, Message, RefusedMessage
 from allranks.protocol.node_names import NodeFiles
-from allranks.protocol.orders import (
-    CallTimesOrder,
-    CountersOrder,
-    EndOrder,
-    HelloOrder,
-    ImportsOrder,
-    KeepOrder,
-    ListenOrder,
-    PreloadOrder,
-    ProbeOrder,
-    ProfileOrder,
-    ReachOrder,
-    ReadyOrder,
-    ReleaseOrder,
-    SaveOrder,
-    ServeOrder,
-    SetupOrder,
-    ShipOrder,
-    SignalOrder,
-    StacksOrder,
-    StartOrder,
-    UsageOrder,
-)
 
 from .attempt import END_SECONDS, RankAttempt
 from .controller_session import ControllerSession, Taken, on
@@ -164,27 +142,27 @@ class Agent:
         self._table = dict(
             (
                 *self._session.rows(),
-                on(KeepOrder, self._on_keep),
-                on(ShipOrder, self._receiver.ship),
+                on(orders.KeepOrder, self._on_keep),
+                on(orders.ShipOrder, self._receiver.ship),
                 on(OutputFrame, self._receiver.chunk),
-                on(SetupOrder, self._readiness.on_setup),
-                on(ListenOrder, self._readiness.on_listen),
-                on(ProbeOrder, self._readiness.on_probe),
-                on(ReadyOrder, self._readiness.on_ready),
-                on(ServeOrder, self._readiness.on_serve),
-                on(ReachOrder, self._readiness.on_reach),
-                on(PreloadOrder, self._ranks.on_preload),
-                on(ImportsOrder, self._ranks.on_imports),
-                on(StartOrder, self._ranks.on_start),
-                on(SignalOrder, self._ranks.on_signal),
-                on(SaveOrder, self._ranks.on_save),
-                on(StacksOrder, self._samples.on_stacks),
-                on(ProfileOrder, self._samples.on_profile),
-                on(CountersOrder, self._samples.on_counters),
-                on(CallTimesOrder, self._samples.on_call_times),
-                on(UsageOrder, self._samples.on_usage),
-                on(EndOrder, self._on_end),
-                on(ReleaseOrder, self._on_release),
+                on(orders.SetupOrder, self._readiness.on_setup),
+                on(orders.ListenOrder, self._readiness.on_listen),
+                on(orders.ProbeOrder, self._readiness.on_probe),
+                on(orders.ReadyOrder, self._readiness.on_ready),
+                on(orders.ServeOrder, self._readiness.on_serve),
+                on(orders.ReachOrder, self._readiness.on_reach),
+                on(orders.PreloadOrder, self._ranks.on_preload),
+                on(orders.ImportsOrder, self._ranks.on_imports),
+                on(orders.StartOrder, self._ranks.on_start),
+                on(orders.SignalOrder, self._ranks.on_signal),
+                on(orders.SaveOrder, self._ranks.on_save),
+                on(orders.StacksOrder, self._samples.on_stacks),
+                on(orders.ProfileOrder, self._samples.on_profile),
+                on(orders.CountersOrder, self._samples.on_counters),
+                on(orders.CallTimesOrder, self._samples.on_call_times),
+                on(orders.UsageOrder, self._samples.on_usage),
+                on(orders.EndOrder, self._on_end),
+                on(orders.ReleaseOrder, self._on_release),
             )
         )
 
@@ -307,7 +285,7 @@ class Agent:
         """Have an order carried out."""
         self._table[type(order)](order)
 
-    def greet(self, order: HelloOrder) -> HelloMessage:
+    def greet(self, order: orders.HelloOrder) -> HelloMessage:
         """Say who this is, and what a controller that takes the run over needs."""
         attempt = self._ranks.attempt
         greeting = hello(self._dir, self._header.cwd, attempt.summary() if attempt is not None else None)
@@ -323,15 +301,15 @@ class Agent:
         refused = {REPORTS: self._reports.refused} if self._reports.refused else {}
         return DrainedMessage(attempt.number, self._outlet.sizes(), kept_outputs(self._dir), refused)
 
-    def _on_keep(self, order: KeepOrder) -> None:
+    def _on_keep(self, order: orders.KeepOrder) -> None:
         self._launch = order.launch
 
-    def _on_end(self, order: EndOrder) -> None:
+    def _on_end(self, order: orders.EndOrder) -> None:
         self._receiver.interrupt()
         self._ranks.on_end(order)
         self._session.report_drained()
 
-    def _on_release(self, order: ReleaseOrder) -> None:
+    def _on_release(self, order: orders.ReleaseOrder) -> None:
         """All is done and fetched. The supervisor removes the node directory."""
         attempt = self._ranks.attempt
         if attempt is not None and not attempt.ended:

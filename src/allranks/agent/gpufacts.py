@@ -23,17 +23,17 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 def gpus(environ: Mapping[str, str], root: str = "/") -> Gpus:
     """Count the GPUs that ranks would see."""
     nvidia = [name for name in names_in(os.path.join(root, "dev")) if re.match(_NVIDIA, name)]
-    devices = nvidia or _amd_devices(root)
-    if not devices:
+    count = len(nvidia or _amd_devices(root))
+    if not count:
         return Gpus(0, "no /dev/nvidia* and no /dev/kfd")
     source = "/dev/nvidia*" if nvidia else "/dev/kfd"
     for name in _choosing(environ, is_nvidia=bool(nvidia)):
-        devices = visible(environ[name], len(devices))
+        count = len(visible(environ[name], count))
         source = "%s=%s" % (name, environ[name])
     if not nvidia:
-        return Gpus(len(devices), source, "amd")
+        return Gpus(count, source, "amd")
     mig = "MIG-" in environ.get("CUDA_VISIBLE_DEVICES", "")
-    return Gpus(len(devices), source, "nvidia", mig or _has_mig(os.path.join(root, "proc/driver/nvidia/capabilities")))
+    return Gpus(count, source, "nvidia", mig or _has_mig(os.path.join(root, "proc/driver/nvidia/capabilities")))
 
 
 def addresses(environ: Mapping[str, str], root: str = "/") -> List[str]:
@@ -104,8 +104,7 @@ def _nvidia_addresses(root: str) -> Dict[str, str]:
 def _amd_addresses(root: str) -> Dict[str, str]:
     """UUIDs by address, of the devices that KFD gives, in its order."""
     found = {}
-    for name in _amd_devices(root):
-        values = _properties(os.path.join(root, KFD_NODES, name, "properties"))
+    for values in _amd_devices(root):
         place = int(values.get("location_id", "0"))  # bus, device and function, as PCI has them
         address = "%04x:%02x:%02x.%x" % (int(values.get("domain", "0")), place >> 8, place >> 3 & 31, place & 7)
         found[address] = "GPU-%x" % int(values.get("unique_id", "0"))
@@ -133,22 +132,17 @@ def visible(value: str, count: int) -> List[str]:
     return devices
 
 
-def _amd_devices(root: str) -> List[str]:
-    """KFD topology nodes with compute units whose render node this user's namespace has."""
+def _amd_devices(root: str) -> List[Dict[str, str]]:
+    """Properties of KFD topology nodes with compute units whose render node this user's namespace has."""
+    devices: List[Dict[str, str]] = []
     if not os.path.exists(os.path.join(root, "dev/kfd")):
-        return []
-    devices: List[str] = []
+        return devices
     nodes = os.path.join(root, KFD_NODES)
-    for name in names_in(nodes):
-        values = _properties(os.path.join(nodes, name, "properties"))
-        if int(values.get("simd_count", "0")) <= 0:
-            continue
+    for name in sorted(names_in(nodes), key=lambda name: int(name) if name.isdecimal() else 0):
+        lines = read_text(os.path.join(nodes, name, "properties")).splitlines()
+        values = {key: value.strip() for key, _, value in (line.partition(" ") for line in lines)}
         minor = values.get("drm_render_minor")
-        if minor is None or os.path.exists(os.path.join(root, "dev/dri/renderD" + minor)):
-            devices.append(name)
-    return sorted(devices, key=lambda name: int(name) if name.isdecimal() else 0)
-
-
-def _properties(path: str) -> Dict[str, str]:
-    pairs = [line.split(None, 1) for line in read_text(path).splitlines()]
-    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+        is_there = minor is None or os.path.exists(os.path.join(root, "dev/dri/renderD" + minor))
+        if is_there and int(values.get("simd_count", "0")) > 0:
+            devices.append(values)
+    return devices
