@@ -18,7 +18,7 @@ class Scheduler:
     """The variables of one scheduler.
 
     `size` counts its processes and `local_size` those on this host, `once` says how to have one a host. `hosts` holds
-    the hosts in the order of their ranks, `form` says how: words, or a hostlist.
+    the hosts in the order of their ranks: words, of srun a hostlist.
     """
 
     name: str
@@ -27,11 +27,10 @@ class Scheduler:
     local_size: str = ""
     once: str = ""
     hosts: str = ""
-    form: str = ""
 
 
 SKYPILOT = Scheduler(
-    "SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", hosts="SKYPILOT_NODE_IPS", form="words"
+    "SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", hosts="SKYPILOT_NODE_IPS"
 )  # docs.skypilot.co, "Distributed Multi-Node Jobs"
 SRUN = Scheduler(
     "srun",
@@ -40,7 +39,6 @@ SRUN = Scheduler(
     "SLURM_STEP_TASKS_PER_NODE",
     "srun --ntasks-per-node=1",
     hosts="SLURM_STEP_NODELIST",
-    form="hostlist",
 )  # srun(1), "OUTPUT ENVIRONMENT VARIABLES"
 # The first whose rank is set counts. NODE_RANK stands first: who sets it means it. What a launcher sets for each
 # process stands above what a batch system sets for a job.
@@ -121,5 +119,5 @@ def _listed_nodes(environ: Mapping[str, str]) -> list[str]:
     for scheduler in filter(None, asked):
         text = environ.get(scheduler.hosts, "").strip()
         if text:
-            return expand(text) if scheduler.form == "hostlist" else text.split()
+            return expand(text) if scheduler is SRUN else text.split()
     return []

@@ -95,10 +95,7 @@ class Engine(ABC):
         """Return what a start would do, from settings, files and the environment alone."""
 
     def lives(self, run: RunDirectory) -> bool:
-        """Return whether a run whose controller is not on this host goes on, as far as the engine can be asked.
-
-        True where it does not answer.
-        """
+        """Return whether a run whose controller is not on this host goes on; True where the engine does not answer."""
         return False
 
     def condition(self, run: RunDirectory, state: str) -> Document:

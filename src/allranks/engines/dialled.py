@@ -386,8 +386,7 @@ class Listener:
 
     def keep(self, task: asyncio.Task[Any] | None) -> None:
         """Cancel a task of this loop, if it is still there, once the run is over."""
-        if task is None:
-            return
+        assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -103,10 +103,7 @@ class FollowedRun(StartedRun):
         return result
 
     def follow(self, asks: bool = True, stop_first: bool = False) -> ResultDocument | None:
-        """Return the result once the run is over; None where the person has left, or lost the terminal.
-
-        `_ask` knows whether it may.
-        """
+        """Return the result once the run is over; None where the person has left, or lost the terminal."""
         signals = Signals(self.asks_at_ctrl_z)
         reason = ""
         try:

@@ -205,14 +205,16 @@ def _choose_nccl(node: str, facts: NodeFacts, proof: InterfaceProof, pin: bool, 
     text = ",".join(taken)
     is_unproved = taken[:1] and proof.passed and taken[0] not in proof.passed  # it was not tried, another one passed
     if not pin or (not bad and (speaker is not None or not is_unproved)):
-        nothing = _nothing(node, facts, taken, speaker, unset)
-        return InterfaceChoice(None, text or None, {}, _left(text, speaker), nothing)
-    if speaker is not None or not bad or not good:
-        finding = _warn(node, taken, bad, good, speaker)
-        return InterfaceChoice(None, text or None, {}, _left(text, speaker), (finding,))
-    value = "=" + ",".join(good)
-    why = f"NCCL by itself would take {text}, and {' and '.join(bad)} did not pass the rendezvous check"
-    return InterfaceChoice(None, ",".join(good), {"NCCL_SOCKET_IFNAME": value}, (f"NCCL_SOCKET_IFNAME={value}: {why}",))
+        findings = _nothing(node, facts, taken, speaker, unset)
+    elif speaker is not None or not bad or not good:
+        findings = (_warn(node, taken, bad, good, speaker),)
+    else:
+        value = "=" + ",".join(good)
+        why = f"NCCL by itself would take {text}, and {' and '.join(bad)} did not pass the rendezvous check"
+        setting = {"NCCL_SOCKET_IFNAME": value}
+        return InterfaceChoice(None, ",".join(good), setting, (f"NCCL_SOCKET_IFNAME={value}: {why}",))
+    left = f"left alone, {speaker} decides" if speaker else f"not set, NCCL by itself takes {text or 'no interface'}"
+    return InterfaceChoice(None, text or None, {}, (f"NCCL_SOCKET_IFNAME: {left}",), findings)
 
 
 def _pins(proof: InterfaceProof) -> list[str]:
@@ -221,12 +223,6 @@ def _pins(proof: InterfaceProof) -> list[str]:
     names = [n for n in proof.passed if ":" not in n]
     real = [n for n in names if n != "lo" and not is_host_local(n)]
     return real or [n for n in names if n != "lo"] or names
-
-
-def _left(text: str, speaker: str | None) -> tuple[str, ...]:
-    if speaker is not None:
-        return (f"NCCL_SOCKET_IFNAME: left alone, {speaker} decides",)
-    return (f"NCCL_SOCKET_IFNAME: not set, NCCL by itself takes {text or 'no interface'}",)
 
 
 def _nothing(

@@ -213,6 +213,9 @@ class _Check:
         addresses = [{r.address for r in results if r.ok} for results in probes.values()]
         self._common = set.intersection(*addresses) if addresses else set()  # those that every node reached
 
+    def _of(self, node: str) -> NodeFacts:
+        return self._facts.get(node, _NOTHING)
+
     def chosen(self, address: str, unset: Unset) -> Choice:
         """Return the choice of an address that all nodes reached, with the interfaces that go with it."""
         shared = share_network(self._facts)
@@ -220,7 +223,7 @@ class _Check:
         choices: dict[str, InterfaceChoice] = {}
         for name in self._probes:
             proof = self._proof_of(name, address, at_master)
-            choices[name] = choose_interfaces(name, self._facts.get(name, _NOTHING), proof, not shared, unset)
+            choices[name] = choose_interfaces(name, self._of(name), proof, not shared, unset)
         findings = [f for c in choices.values() for f in c.findings]
         findings += _mixed_families(choices, self._facts)
         return Choice(address, tuple(_once(findings) if shared else findings), choices)
@@ -232,7 +235,7 @@ class _Check:
         same name.
         """
         ways = self._ways(node)
-        for name in nccl_interfaces(self._facts.get(node, _NOTHING)):
+        for name in nccl_interfaces(self._of(node)):
             if name in at_master:
                 ways.setdefault(name, at_master[name])
         passed = tuple(name for name, has_passed in ways.items() if has_passed)
@@ -258,7 +261,7 @@ class _Check:
         The master's own is that behind the address. A name may be loopback for itself (127.0.1.1) and something else
         for the others: then it is the interface in the subnet that they came from.
         """
-        here = self._facts.get(node, _NOTHING)
+        here = self._of(node)
         source = interface_of(here, result.local_address or "")
         if node != self._master:
             if result.ok:
@@ -288,7 +291,7 @@ class _Check:
             label, message, remedy = wrong
         else:
             reached = [n for n in probes if n not in (node, master) and _reaches(probes[n], address)]
-            is_on_link = is_address(address) and on_link(self._facts.get(node, _NOTHING), address) is not None
+            is_on_link = is_address(address) and on_link(self._of(node), address) is not None
             label, why = _cause(result, is_on_link, bool(reached))
             contrast = f", but {join_names(reached)} can reach it" if reached else ""
             message = f"{node} cannot reach {address} port {self._port} on {master}: {why}{contrast}"
@@ -313,7 +316,7 @@ class _Check:
         if address == "localhost" or (is_ip and ipaddress.ip_address(address).is_loopback):
             message = f"{wanted} is every node's own loopback: {node} can't reach {master} by it"
             return "wrong-interface", message, _LEAVE_OUT
-        interface = interface_of(self._facts.get(node, _NOTHING), address) if is_ip else None
+        interface = interface_of(self._of(node), address) if is_ip else None
         if interface is not None:
             message = f"{address} is not only {master}'s: {node} has the same address on {interface}"
             return "wrong-interface", message, _CHOOSE
@@ -330,7 +333,7 @@ class _Check:
             others = ", ".join(global_addresses(self._masters))
             of_master = f" ({master} has {others})" if others else ""
             return f"check the route with `ip route get {address}`, or choose with --network CIDR{of_master}"
-        source = _source(self._facts.get(node, _NOTHING), address)
+        source = _source(self._of(node), address)
         if self._spec.rendezvous.master_port:
             ufw = f"sudo ufw allow from {source} to any port {port} proto tcp"
             family = "ipv6" if ":" in source else "ipv4"

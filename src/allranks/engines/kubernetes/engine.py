@@ -83,8 +83,7 @@ class PodsFollower(RemoteRun):
 
     def __init__(self, run: RunDirectory, place: PodsOfRun, view: View) -> None:
         super().__init__(run, view, place.engine, place.name)
-        self.kind = place.kind
-        self.nodes = place.nodes
+        self._place = place
         self.kubectl = Kubectl(place.context, place.namespace)
         self.pods: list[Pod] = []
         self.events: list[PodEvent] = []
@@ -98,7 +97,6 @@ class PodsFollower(RemoteRun):
         self._alone_since: float | None = None
         self._ended_at: float | None = None
         self._image_since: float | None = None
-        self._patience = place.patience
         self._lost = ""  # why the cluster does not answer
         self._stop_since = 0.0
         self._stop_grace: int | None = None
@@ -136,7 +134,7 @@ class PodsFollower(RemoteRun):
         try:
             self._read_pods()
             if not self.pods and not self.stopping:
-                queue = self.kubectl.queue_holding(self.name, self.kind)
+                queue = self.kubectl.queue_holding(self.name, self._place.kind)
             self._lost = ""
         except (NodeError, UsageError) as error:
             self._lost = str(error)
@@ -145,9 +143,9 @@ class PodsFollower(RemoteRun):
         if self.stopping:
             reason = self._lost
         elif queue is not None:
-            reason = suspended(self.nodes, queue)
+            reason = suspended(self._place.nodes, queue)
         else:
-            reason = self._lost or waiting(self.pods, self.events, self.nodes)
+            reason = self._lost or waiting(self.pods, self.events, self._place.nodes)
         if reason or self._shown_reason:
             self.pause = LOOK_EVERY
         else:
@@ -169,7 +167,7 @@ class PodsFollower(RemoteRun):
             self.say(reason)
         elif self._shown_reason and not reason and not self.stopping:
             self._shown_reasons.clear()
-            self.say(f"all {self.nodes} pods have started" if self.nodes > 1 else "the pod has started")
+            self.say(f"all {self._place.nodes} pods have started" if self._place.nodes > 1 else "the pod has started")
         self._shown_reason = reason
 
     def _first(self) -> Pod | None:
@@ -212,7 +210,7 @@ class PodsFollower(RemoteRun):
             return False
         if self._image_since is None:
             self._image_since = now
-        return now - self._image_since > self._patience
+        return now - self._image_since > self._place.patience
 
     def _all_over(self) -> bool:
         return bool(self.pods) and all(p.ended for p in self.pods)
@@ -283,7 +281,7 @@ class PodsFollower(RemoteRun):
     def _ask_to_stop(self) -> None:
         """Remove the pods; a cluster that does not answer is asked again at the next look."""
         try:
-            self.kubectl.remove(self.name, self.kind, self._stop_grace)
+            self.kubectl.remove(self.name, self._place.kind, self._stop_grace)
             self._stop_asked = True
         except KubectlError as error:
             self._stop_asked = False
@@ -293,7 +291,7 @@ class PodsFollower(RemoteRun):
         """Write the end of a run without a follower, if its pods are over; nothing where it may go on."""
         try:
             self._read_pods()
-            may_go_on = not self.pods and self.kubectl.owners(self.name, self.kind)
+            may_go_on = not self.pods and self.kubectl.owners(self.name, self._place.kind)
         except (NodeError, UsageError):
             return
         if may_go_on or not all(pod.ended for pod in self.pods):
@@ -303,7 +301,7 @@ class PodsFollower(RemoteRun):
             result = self._judge(self.replay.result)
         else:
             result = self._concluded(self._cause())
-        self.write(result, left_objects(self.name, self.kubectl.remove_all(self.name, self.kind)))
+        self.write(result, left_objects(self.name, self.kubectl.remove_all(self.name, self._place.kind)))
 
     def _read_whole_log(self) -> None:
         """Read what pod 0 has printed since the last follower, as far as that takes READING seconds at most."""
@@ -332,14 +330,14 @@ class PodsFollower(RemoteRun):
 
         A cluster that does not answer is asked again for STUCK seconds. Return what is left, by object.
         """
-        reason = self.kubectl.remove_all(self.name, self.kind)
+        reason = self.kubectl.remove_all(self.name, self._place.kind)
         end = time.monotonic() + STUCK
         hurried = False
         while True:
             try:
                 pods = self.kubectl.pods(self.name)
                 if reason:
-                    reason = self.kubectl.remove_all(self.name, self.kind)
+                    reason = self.kubectl.remove_all(self.name, self._place.kind)
                 if not pods and not reason:
                     return {}
             except KubectlError as error:
