@@ -67,10 +67,9 @@ def conclude(run: RunDirectory, job: SlurmJob | None, stopped: bool = False) -> 
     written = run.read_result()
     if written is not None:
         return written
-    number = run.job or "?"
     result = least_result(run, TERMINATED, None)
     if not stopped:
-        result = least_result(run, NODE_FAILED, verdict_on(_finding(run, job, number), 0.9))
+        result = least_result(run, NODE_FAILED, verdict_on(_finding(run, job), 0.9))
     return write_result(run, result, stopped)
 
 
@@ -84,7 +83,8 @@ def _how_ended(job: SlurmJob) -> str:
     return ", ".join([job.state, *(f"{name} {value}" for name, value in figures.items() if value is not None)])
 
 
-def _finding(run: RunDirectory, job: SlurmJob | None, number: str) -> Finding:
+def _finding(run: RunDirectory, job: SlurmJob | None) -> Finding:
+    number = run.job or "?"
     reason = ended(job) if job is not None else None
     if reason is not None:
         return reason
