@@ -64,11 +64,9 @@ ROWS = (
          r"port: (?P<port3>\d+),.{0,80}EADDRINUSE|\[::\]:(?P<port>\d+).{0,40}ddress already in use|EADDRINUSE|"
          r"[Aa]ddress (?:is )?already in use|\[Errno 98\]|[Pp]ort (?P<port2>\d+) is (?:unavailable|"
          r"(?:already )?(?:in use|occupied))|[Oo]nly one usage of each socket", 0.92),
-        ("port-taken",
-         "Ray component|another process|being used|on port|port is already|another process is utilizing",
+        ("port-taken", "Ray component|another process|being used|on port|port is already|another process is utilizing",
          r"Tried to launch distributed communication on port `(?P<port>\d+)`|port is already allocated|"
-         r"Ray component .{0,60} port number (?P<port2>\d+)|port \d+ .*(?:another process|already being used)",
-         0.92),
+         r"Ray component .{0,60} port number (?P<port2>\d+)|port \d+ .*(?:another process|already being used)", 0.92),
     ], scope=RAISED),
     Row("foreign-client", "port-in-use", WEAK, "torch TCPStoreBackend.cpp the handshake's magic number",
         "VALIDATE query|magic number", "(?:incorrect|expected) VALIDATE query|[Vv]alidation of .*magic number",
@@ -79,8 +77,7 @@ ROWS = (
         means="0.0.0.0 is an address to listen on and no host's: a client cannot reach a server by it",
         fix="Name the server's own address in the client's settings instead of 0.0.0.0. `hostname -I` on its "
             "host prints it. For trl it is vllm_server_host"),
-    Row("client-connect", "master-unreachable", SYMPTOM, "torch socket.cpp",
-        "client socket has failed to connect",
+    Row("client-connect", "master-unreachable", SYMPTOM, "torch socket.cpp", "client socket has failed to connect",
         r"client socket has failed to connect to \[?(?P<peer>[^\]\s]+?)\]?:(?P<port>\d+) \((?:errno|"
         r"system error): (?P<errno>\d+) - (?P<error>[^)]*)", rule="connect-refused"),
     *table("torch dynamic_rendezvous.py shutdown: an agent that ends tells its rendezvous so, gloo "
@@ -121,8 +118,7 @@ ROWS = (
          "port-blocked"),
         ("not-assignable", "No such device (addr|rrno 99|assign requested address|EADDRNOTAVAIL",
          r"Cannot assign requested address|\[Errno 99\]|EADDRNOTAVAIL|No such device \(addr", 0.5,
-         "the address is not one of this host: MASTER_ADDR names another node than the one of rank 0",
-         "ipv6-problem"),
+         "the address is not one of this host: MASTER_ADDR names another node than the one of rank 0", "ipv6-problem"),
         ("all-lost", "100% packet loss", "100% packet loss", 0.6, "", "node-network-down"),
     ]),
     Row("connect-aborted", "port-blocked", ROOT, "connect(2): ECONNABORTED comes from the own host's filter",
@@ -132,12 +128,11 @@ ROWS = (
     Row("clients-joined", "rendezvous-timeout", SYMPTOM, "torch TCPStore.cpp",
         "clients joined", r"(?<!\d)(?P<joined>\d+)/(?P<world>\d+) clients joined", rule="clients-joined"),
     Row("nccl-id-awaited", "straggler", SYMPTOM,
-        "torch ProcessGroupNCCL.cpp broadcastUniqueNCCLID: the store has no answer of rank 0",
-        "ncclUniqueId", r"retrieving ncclUniqueId from \[\d+\] via .*got error(?!.*(?:reset|closed|[Bb]roken))",
-        confidence=0.45, means="rank 0 has not come to this first collective: late, elsewhere, or ended",
-        also="peer-died",
-        fix="Read rank 0's log. Where it prepares data at that time, do that before init_process_group, or "
-            "raise the timeout of the process group (--pg-timeout, init_process_group(timeout=…))"),
+        "torch ProcessGroupNCCL.cpp broadcastUniqueNCCLID: the store has no answer of rank 0", "ncclUniqueId",
+        r"retrieving ncclUniqueId from \[\d+\] via .*got error(?!.*(?:reset|closed|[Bb]roken))", confidence=0.45,
+        means="rank 0 has not come to this first collective: late, elsewhere, or ended", also="peer-died",
+        fix="Read rank 0's log. Where it prepares data at that time, do that before init_process_group, or raise the "
+            "timeout of the process group (--pg-timeout, init_process_group(timeout=…))"),
     *table("torch TCPStore.cpp, dynamic_rendezvous.py, distributed_c10d.py", SYMPTOM, "rendezvous-timeout", [
         ("rendezvous-error", "RendezvousTimeoutError", "RendezvousTimeoutError", 0.48, "", "master-unreachable"),
         ("rendezvous-timeout", "endezvous|Barrier timed out",
@@ -151,8 +146,7 @@ ROWS = (
         ("waiting", "aiting for ",
          r"[Ww]aiting for (?:other (?:processes|workers|nodes|ranks)|all (?:nodes|workers|ranks|processes)|"
          r"\d+ more (?:nodes|workers))", 0.4),
-        ("closed-rendezvous",
-         "ezvous was closed|ezvous has been closed|RendezvousClosedError|rendezvous is closed",
+        ("closed-rendezvous", "ezvous was closed|ezvous has been closed|RendezvousClosedError|rendezvous is closed",
          "RendezvousClosedError|rendezvous (?:is|has been|was) closed", 0.4,
          "the rendezvous of this id is over: another node had already left it, or the id is an old run's",
          "orphan-process"),
@@ -202,26 +196,22 @@ ROWS = (
          "two nodes start with the same data-parallel rank"),
     ]),
     # The rank is what env:// asks for first: a process that no launcher has started has none.
-    Row("rank-unset", "rank-missing-or-duplicate", ROOT,
-        "torch distributed/rendezvous.py (env://), os.environ",
+    Row("rank-unset", "rank-missing-or-duplicate", ROOT, "torch distributed/rendezvous.py (env://), os.environ",
         "environment variable|KeyError",
         r"environment variable (?:LOCAL_|NODE_)?RANK\b.*(?:expected|not set)|"
         r"requires the LOCAL_RANK environment variable|KeyError: '(?:RANK|LOCAL_RANK|NODE_RANK|GROUP_RANK|"
         r"SLURM_(?:PROC|LOCAL|NODE)ID)'", confidence=0.88,
-        means="no launcher that gives each process its rank has started the program",
-        fix=LAUNCHER),
+        means="no launcher that gives each process its rank has started the program", fix=LAUNCHER),
     Row("env-missing", "bad-launch-arguments", ROOT,
         "torch distributed/rendezvous.py (env://), os.environ of the program",
         "environment variable|KeyError|env was not set",
         r"environment variable (?:WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b.*(?:expected|not set)|"
-        r"`MASTER_ADDR` env was not set|KeyError: '(?:WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_WORLD_SIZE|"
-        r"SLURM_\w+)'", confidence=0.88,
-        means="the program was not started by a launcher that sets the ranks' environment"),
+        r"`MASTER_ADDR` env was not set|KeyError: '(?:WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_WORLD_SIZE|SLURM_\w+)'",
+        confidence=0.88, means="the program was not started by a launcher that sets the ranks' environment"),
     Row("group-absent", "bad-launch-arguments", ROOT, "torch distributed_c10d.py _get_default_group",
         "Default process group has not", "Default process group has not been initialized", confidence=0.6,
         means="a process calls a collective before it has joined the group, or without a launcher",
-        also="program-exception",
-        fix=LAUNCHER),
+        also="program-exception", fix=LAUNCHER),
     Row("mismatch", "collective-mismatch", ROOT, "torch ProcessGroupWrapper.cpp",
         "Detected mismatch between collectives|Collectives differ",
         "Detected mismatch between collectives|Collectives differ in the following", rule="collective-mismatch",
@@ -251,14 +241,11 @@ ROWS = (
         r"(?:Rank (?P<rank>\d+)\] )?Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+"
         r"), )?(?:OpType=(?P<op>\w+))(?:.*?NumelIn=(?P<numel>\d+))?(?:.*?NumelOut=(?P<out>\d+))?",
         rule="collective-timeout"),
-    Row("work-counts", "unknown", SYMPTOM, "torch ProcessGroupNCCL.cpp (pg_status)",
-        "last enqueued|Last enqueued",
-        r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d"
-        r"+)", rule="collective-timeout"),
-    Row("dump-signal", "unknown", CASCADE, "torch ProcessGroupNCCL.cpp heartbeatMonitor",
-        "dump signal",
-        r"(?:Received a|"
-        r"Observed flight recorder) dump signal(?: due to a collective timeout from (?:this local rank|"
+    Row("work-counts", "unknown", SYMPTOM, "torch ProcessGroupNCCL.cpp (pg_status)", "last enqueued|Last enqueued",
+        r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+        rule="collective-timeout"),
+    Row("dump-signal", "unknown", CASCADE, "torch ProcessGroupNCCL.cpp heartbeatMonitor", "dump signal",
+        r"(?:Received a|Observed flight recorder) dump signal(?: due to a collective timeout from (?:this local rank|"
         r" rank (?P<from>\d+)))?", rule="collective-timeout"),
     Row("dump-written", "unknown", CASCADE, "torch FlightRecorder.cpp DebugInfoWriter::write",
         "Flight Recorder debug info", r"Finished writing Flight Recorder debug info to (?P<path>\S+)",
@@ -302,11 +289,10 @@ ROWS = (
          "[Mm]essage too long|[Ff]rag(?:mentation)? needed|(?i:mtu (?:mismatch|differs|too))|bad MTU", 0.85),
         ("loss", "packet loss", r"(?<![\d.])(?:[1-9]|[1-9]\d)(?:\.\d+)?% packet loss", 0.8),
     ]),
-    Row("ipv6", "ipv6-problem", ROOT,
-        "errno 97 EAFNOSUPPORT, getaddrinfo EAI_ADDRFAMILY, IPv6 only on one side",
+    Row("ipv6", "ipv6-problem", ROOT, "errno 97 EAFNOSUPPORT, getaddrinfo EAI_ADDRFAMILY, IPv6 only on one side",
         "IPv6|ipv6|Address family for hostname|AF_INET6",
-        "(?i)Address family for hostname not supported|ipv6.{0,40}(?:unreachable|disabled|not supported|"
-        "not available|no route)|(?:no|without) (?:global )?ipv6|AF_INET6.{0,40}(?:not|fail)", confidence=0.7),
+        "(?i)Address family for hostname not supported|ipv6.{0,40}(?:unreachable|disabled|not supported|not available|"
+        "no route)|(?:no|without) (?:global )?ipv6|AF_INET6.{0,40}(?:not|fail)", confidence=0.7),
     Row("ipv6-bind", "ipv6-problem", SYMPTOM, "torch socket.cpp no IPv6 on this host, and no second attempt",
         "errno: 97", "failed to (?:bind|listen).{0,60}errno: 97", confidence=0.45),
     Row("proxy", "proxy-env", ROOT, "tcp and http proxies RFC 9110 407, urllib3 ProxyError, curl",

@@ -41,13 +41,12 @@ ROWS = (
     Row("cache-race", "shared-file-race", ROOT,
         "Triton runtime/cache.py (tmp.pid_ and os.replace), torch inductor codecache.py",
         "tmp.pid_|tale |No such file|busy|too short|cannot stat shared",
-        r"\btmp\.pid_\d+|No such file or directory: '[^']*(?:triton|inductor|cache)[^']*\.(?:cubin|hsaco|ptx|"
-        r"ttg?ir|llir|amdgcn|spv)'|(?:\.triton|triton/cache|__triton_launcher|torchinductor|inductor_cache|"
-        r"\.nv/ComputeCache).{0,200}(?:[Ss]tale (?:NFS )?file handle|No such file or directory|busy|"
-        r"file too short|cannot stat shared)|(?:[Ss]tale (?:NFS )?file handle|No such file or directory|"
-        r"busy): '[^']*(?:\.triton|triton/cache|torchinductor|inductor_cache)/", confidence=0.9,
-        means="nodes share one cache of compiled kernels, and another one replaced or removed that file",
-        scope=RAISED,
+        r"\btmp\.pid_\d+|No such file or directory: '[^']*(?:triton|inductor|cache)[^']*\.(?:cubin|hsaco|ptx|ttg?ir|"
+        r"llir|amdgcn|spv)'|(?:\.triton|triton/cache|__triton_launcher|torchinductor|inductor_cache|"
+        r"\.nv/ComputeCache).{0,200}(?:[Ss]tale (?:NFS )?file handle|No such file or directory|busy|file too short|"
+        r"cannot stat shared)|(?:[Ss]tale (?:NFS )?file handle|No such file or directory|busy): '[^']*(?:\.triton|"
+        r"triton/cache|torchinductor|inductor_cache)/", confidence=0.9,
+        means="nodes share one cache of compiled kernels, and another one replaced or removed that file", scope=RAISED,
         fix=TRITON),
     Row("streaming-stale", "orphan-process", ROOT,
         "MosaicML streaming/base/shared/prefix.py: shared memory whose owner has ended",
@@ -58,20 +57,17 @@ ROWS = (
             "dataset a `local` directory of its own"),
     Row("extension-race", "shared-file-race", ROOT, "torch utils/cpp_extension.py, utils/file_baton.py",
         "torch_extensions",
-        "torch_extensions.{0,200}(?:file too short|[Ss]tale (?:NFS )?file handle|Text file busy|"
-        "invalid ELF header)", confidence=0.85, means="two nodes build one extension in one directory",
-        scope=RAISED,
-        fix=EXTENSION),
+        "torch_extensions.{0,200}(?:file too short|[Ss]tale (?:NFS )?file handle|Text file busy|invalid ELF header)",
+        confidence=0.85, means="two nodes build one extension in one directory", scope=RAISED, fix=EXTENSION),
     Row("index-race", "shared-file-race", ROOT,
         "Megatron core/datasets, datasets arrow_dataset.py: what one rank builds for all",
         "No such file or directory: '",
-        r"No such file or directory: '[^']*(?:[_-](?:doc|sample|shuffle)_?(?:idx|index)\w*\.npy|"
-        r"index-cache/[^']*|cache[^']*/[0-9a-f]{16,64}[^'/]*|cache-[0-9a-f]{8,32}\w*\.arrow)'", confidence=0.72,
+        r"No such file or directory: '[^']*(?:[_-](?:doc|sample|shuffle)_?(?:idx|index)\w*\.npy|index-cache/[^']*|"
+        r"cache[^']*/[0-9a-f]{16,64}[^'/]*|cache-[0-9a-f]{8,32}\w*\.arrow)'", confidence=0.72,
         means="the program builds that file itself, and this node looked before it was there, or shares no such "
               "directory", also="missing-file", scope=RAISED,
-        fix="Run `ls -ld {path}` on every node. Build it once on one rank, before the run, with a barrier "
-            "behind it. Let all nodes share the directory (--data-cache-path of Megatron), or build it on each "
-            "node's own disk"),
+        fix="Run `ls -ld {path}` on every node. Build it once on one rank, before the run, with a barrier behind it. "
+            "Let all nodes share the directory (--data-cache-path of Megatron), or build it on each node's own disk"),
     Row("checkpoint-race", "shared-file-race", ROOT,
         "transformers trainer.py: tmp-checkpoint and rotation, safetensors, torch distributed/checkpoint",
         "checkpoint|global_step|rng_state_",
@@ -80,8 +76,7 @@ ROWS = (
         r"No such file or directory: '[^']*(?:checkpoint-|global_step)\d+[^']*/(?:rng_state|optimizer|scheduler|"
         r"trainer_state|[\w.-]*optim_states)[^']*'$|(?:\[Errno 39\] Directory not empty|"
         r"\[Errno 17\] File exists): '[^']*(?:checkpoint|global_step)[^']*'", confidence=0.72,
-        means="several ranks or nodes rename or remove one checkpoint directory", also="missing-file",
-        scope=RAISED,
+        means="several ranks or nodes rename or remove one checkpoint directory", also="missing-file", scope=RAISED,
         fix=CHECKPOINT),
     Row("rename-race", "shared-file-race", ROOT,
         "rename(2), unlink(2) and NFS's silly rename: another process had moved, made or removed the file",
@@ -89,14 +84,12 @@ ROWS = (
         r"No such file or directory: '[^']+' -> '|\[Errno 39\] Directory not empty|\[Errno 17\] File exists|"
         r"\.nfs0[0-9a-f]{8,}|\[Errno 26\] Text file busy", confidence=0.72,
         means="several ranks or nodes make, move or remove one file", also="missing-file", scope=RAISED),
-    Row("lock-unavailable", "shared-file-race", ROOT,
-        "flock(2), fcntl(2) on NFS and Lustre, HDF5, SQLite, filelock",
+    Row("lock-unavailable", "shared-file-race", ROOT, "flock(2), fcntl(2) on NFS and Lustre, HDF5, SQLite, filelock",
         "No locks available|rrno 37]|unable to lock file|database is locked",
         r"No locks available|\[Errno 37\]|unable to lock file|database is locked", confidence=0.85,
         means="the shared file system grants no locks, or another process holds this one", scope=RAISED,
-        fix="Put what is locked on a local disk of each node (HF_DATASETS_CACHE, HF_HOME, XDG_CACHE_HOME). HDF5 "
-            "reads without locks with HDF5_USE_FILE_LOCKING=FALSE, and datasets with "
-            "HF_DATASETS_USE_SOFT_FILELOCK=1"),
+        fix="Put what is locked on a local disk of each node (HF_DATASETS_CACHE, HF_HOME, XDG_CACHE_HOME). HDF5 reads "
+            "without locks with HDF5_USE_FILE_LOCKING=FALSE, and datasets with HF_DATASETS_USE_SOFT_FILELOCK=1"),
     Row("stale-handle", "storage-error", ROOT,
         "errno 116 ESTALE, 107 ENOTCONN, 5 EIO, 121 EREMOTEIO of a mounted file system",
         "tale NFS file handle|tale file handle|rrno 116|rrno 5]|Input/output error|ransport endpoint|rrno 107]|"
@@ -107,23 +100,20 @@ ROWS = (
         also="missing-file", scope=RAISED),
     Row("hub-gated", "hub-unreachable", ROOT, "huggingface_hub utils/_http.py, errors.py: a gate or a token",
         "gated repo|GatedRepoError|restricted and you are not|Access to model",
-        r"GatedRepoError|gated repo|Access to model \S+ is restricted|"
-        r"restricted and you are not in the authorized", confidence=0.85,
-        means="the hub gives that model only to accounts that have accepted its terms", scope=RAISED,
+        r"GatedRepoError|gated repo|Access to model \S+ is restricted|restricted and you are not in the authorized",
+        confidence=0.85, means="the hub gives that model only to accounts that have accepted its terms", scope=RAISED,
         fix=GATE),
-    Row("wandb-service", "hub-unreachable", ROOT,
-        "wandb errors/errors.py, sdk/wandb_init.py, wandb_login.py",
+    Row("wandb-service", "hub-unreachable", ROOT, "wandb errors/errors.py, sdk/wandb_init.py, wandb_login.py",
         "wandb.errors|api_key not configured",
         r"wandb\.errors\.\S{0,40}(?:CommError|AuthenticationError)|api_key not configured", confidence=0.85,
         means="W&B did not answer this node, or knows no key", scope=RAISED,
-        fix="Run with WANDB_MODE=offline (or report_to=none), and `wandb sync` later where there is internet. "
-            "Else set WANDB_API_KEY on every node"),
-    Row("hub-name-unknown", "missing-file", ROOT,
-        "huggingface_hub utils/_http.py: a name that the hub does not have",
+        fix="Run with WANDB_MODE=offline (or report_to=none), and `wandb sync` later where there is internet. Else "
+            "set WANDB_API_KEY on every node"),
+    Row("hub-name-unknown", "missing-file", ROOT, "huggingface_hub utils/_http.py: a name that the hub does not have",
         "404 Client Error", rf"404 Client Error.*(?:{HUB})", confidence=0.85,
         means="the hub has no such model, file or revision, or shows it to its owners alone", scope=RAISED,
-        fix="Correct the name or the revision, or set HF_TOKEN where it is private. Where the files are on a "
-            "disk, name their directory, and set HF_HUB_OFFLINE=1"),
+        fix="Correct the name or the revision, or set HF_TOKEN where it is private. Where the files are on a disk, "
+            "name their directory, and set HF_HUB_OFFLINE=1"),
     *table("transformers utils/hub.py, huggingface_hub file_download.py, datasets load.py, urllib3, git, pip",
            ROOT, "hub-unreachable", [
         ("hub-texts",
@@ -132,8 +122,7 @@ ROWS = (
          "[Ww]e couldn't connect to 'https?://|couldn't find (?:them|it) in the cached files|"
          "cannot find the (?:requested|appropriate) (?:files|snapshot folder).{0,80}(?:disk cache|local cache|"
          "cached path)|OfflineModeIsEnabled|LocalEntryNotFoundError|[Cc]ouldn't reach (?:the Hugging Face Hub|"
-         "https?://|'[^']+' on the Hub)", 0.9,
-         "the hub did not answer this node, and its cache has not all files"),
+         "https?://|'[^']+' on the Hub)", 0.9, "the hub did not answer this node, and its cache has not all files"),
         ("hub-failed", _HUB_NEEDS, rf"(?:{HUB})\b.*(?:{_FAILS})|(?:{_FAILS}).*(?:{HUB})\b", 0.9,
          "that site did not answer this node: on many clusters compute nodes have no internet"),
     ], scope=RAISED),

@@ -11,8 +11,7 @@ NO_NVLS = (
 ROWS = (
     Row("xid", "gpu-hardware-error", ROOT, "NVIDIA Xid catalogue, allranks/xid.py",
         "Xid", r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)", rule="kernel-xid"),
-    Row("sxid", "nvlink-error", ROOT, "NVIDIA fabric manager guide, NVSwitch SXids",
-        "SXid",
+    Row("sxid", "nvlink-error", ROOT, "NVIDIA fabric manager guide, NVSwitch SXids", "SXid",
         r"SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+), (?P<severity>Fatal|Non-fatal|Severity|Data)",
         rule="kernel-xid"),
     *table("NVIDIA driver, nvidia-smi, CUDA cudaErrorDeviceLost", ROOT, "gpu-fell-off-bus", [
@@ -58,12 +57,10 @@ ROWS = (
         "Multicast|multicast",
         r"NVLink SHARP \(NVLS\) Multicast memory|multicast.*CUDA error 401|Failed to (?:bind|allocate|"
         r"create).*[Mm]ulticast", confidence=0.75,
-        means="NCCL: usually an error of the fabric manager or the NVSwitches",
-        fix=NO_NVLS),
+        means="NCCL: usually an error of the fabric manager or the NVSwitches", fix=NO_NVLS),
     Row("nvls-failure", "fabric-manager", SYMPTOM, "NCCL transport/nvls.cc: what it asks of the NVSwitches",
         "transport/nvls.cc", r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure (?!.*out of memory)", confidence=0.4,
-        means="the NVSwitches refuse what NVLink SHARP needs", also="driver-version-mismatch",
-        fix=NO_NVLS),
+        means="the NVSwitches refuse what NVLink SHARP needs", also="driver-version-mismatch", fix=NO_NVLS),
     *table("torch CUDACachingAllocator.cpp, CUDA cudaErrorMemoryAllocation, cuBLAS, cuDNN, XLA, spconv, "
            "CTranslate2, ROCR-Runtime, clr rocdevice.cpp callbackQueue", ROOT, "cuda-out-of-memory", [
         ("cuda-out-of-memory", "MemoryAllocation|hipErrorOutOfMemory|out of memory|OutOfMemoryError",
@@ -131,8 +128,7 @@ ROWS = (
          "the driver runs where Ray has given it no GPU"),
         ("device-busy", "busy or unavailable|device already in use|DEVICE_UNAVAILABLE|DevicesUnavailable",
          "busy or unavailable|exclusive-thread device already in use|CUDA_ERROR_DEVICE_UNAVAILABLE|"
-         "cudaErrorDevicesUnavailable", 0.85,
-         "the GPU is held by another process, in exclusive mode, or in error"),
+         "cudaErrorDevicesUnavailable", 0.85, "the GPU is held by another process, in exclusive mode, or in error"),
         ("no-device",
          "No visible GPU|nitialize backend|infer device|devices (0)|No CUDA|No supported|OS call|Cuda is|"
          "CUDAAccelerator|CUDA-capable|no NVIDIA|No devices|NO_DEVICE|GPUs found|No HIP|access blocked|"
@@ -145,16 +141,15 @@ ROWS = (
          r"OS call failed or operation not supported on this OS|ValueError: Cuda is not available|"
          r"CUDAAccelerator. can not run on your system", 0.85),
     ], scope=RAISED),
-    Row("ray-gpus", "cuda-device-unavailable", ROOT,
-        "verl trainer/ppo/ray_trainer.py, vLLM executor/ray_utils.py",
+    Row("ray-gpus", "cuda-device-unavailable", ROOT, "verl trainer/ppo/ray_trainer.py, vLLM executor/ray_utils.py",
         "lacement group c|total desired GPUs|in the placement group|available node types|scheduled right now",
         "Placement group (?:could not be created|creation timed out)|No available node types can fulfill|"
         "cannot be scheduled right now|less than total desired GPUs|"
         "GPUs exceeds the total .{0,40}in the placement group", confidence=0.85,
         means="the cluster of Ray has fewer GPUs than the program wants, so nodes have not joined or hold others",
         scope=RAISED,
-        fix="Run `ray status`: it shows the nodes that have joined and the GPUs that are free. Join the others "
-            "with `ray start --address {master}:6379`, end old actors, or ask for no more (trainer.nnodes, "
+        fix="Run `ray status`: it shows the nodes that have joined and the GPUs that are free. Join the others with "
+            "`ray start --address {master}:6379`, end old actors, or ask for no more (trainer.nnodes, "
             "trainer.n_gpus_per_node, --tensor-parallel-size)"),
     Row("too-few-gpus", "invalid-device-ordinal", ROOT, "CUDA cudaErrorInvalidDevice",
         "GPU are|GPU is|GPU vis|GPU avail|GPUs are|GPUs is|GPUs vis|GPUs avail|than GPUs|nproc_per_node|device "
@@ -171,11 +166,10 @@ ROWS = (
     *table("CUDA cudaErrorInsufficientDriver, CompatNotSupportedOnDevice, SystemDriverMismatch, NVML", ROOT,
            "driver-version-mismatch", [
         ("driver-old",
-         "driver version is insufficient|too old|INSUFFICIENT_DRIVER|in the installed CUDA driver|CUDA Driver "
-         "version found",
-         r"driver version is insufficient|NVIDIA driver on your system is too old|"
-         r"CUDA_ERROR_INSUFFICIENT_DRIVER|(?:CUDA error: |Error 36: |"
-         r"Cuda failure (?:\d+ )?')API call is not supported in the installed CUDA driver|"
+         "driver version is insufficient|too old|INSUFFICIENT_DRIVER|in the installed CUDA driver|"
+         "CUDA Driver version found",
+         r"driver version is insufficient|NVIDIA driver on your system is too old|CUDA_ERROR_INSUFFICIENT_DRIVER|"
+         r"(?:CUDA error: |Error 36: |Cuda failure (?:\d+ )?')API call is not supported in the installed CUDA driver|"
          r"CUDA Driver version found is \d+\. Minimum"),
         ("driver-library", "RM_VERSION_MISMATCH|ersion mismatch|API mismatch",
          "[Dd]river/library version mismatch|API mismatch: the client has|NVML_ERROR_LIB_RM_VERSION_MISMATCH"),
@@ -203,14 +197,12 @@ ROWS = (
         ("cuda-initialization", "initialization error|not initialized",
          "CUDA (?:driver )?error: initialization error", 0.5),
     ]),
-    Row("cuda-unknown", "cuda-device-unavailable", ROOT,
-        "CUDA cudaErrorUnknown: the driver has logged what it was",
+    Row("cuda-unknown", "cuda-device-unavailable", ROOT, "CUDA cudaErrorUnknown: the driver has logged what it was",
         "cudaErrorUnknown|unknown error",
-        "(?:CUDA error|Cuda failure).*unknown error|CUDA unknown error|cudaErrorUnknown", confidence=0.45,
-        means="", also="gpu-hardware-error",
-        fix="Run `{kernel_log}; {smi}` on {node}. Where the kernel names an Xid, take the node out or reset the "
-            "GPU. Else end what holds it, and load nvidia_uvm again (`modprobe -r nvidia_uvm; modprobe "
-            "nvidia_uvm`)"),
+        "(?:CUDA error|Cuda failure).*unknown error|CUDA unknown error|cudaErrorUnknown", confidence=0.45, means="",
+        also="gpu-hardware-error",
+        fix="Run `{kernel_log}; {smi}` on {node}. Where the kernel names an Xid, take the node out or reset the GPU. "
+            "Else end what holds it, and load nvidia_uvm again (`modprobe -r nvidia_uvm; modprobe nvidia_uvm`)"),
     Row("rocm-hang", "gpu-hardware-error", WEAK, "ROCR-Runtime runtime.cpp HwExceptionHandler",
         "HW Exception by GPU", r"HW Exception by GPU node-\d+ .*reason ?: ?GPU Hang", confidence=0.8,
         means="the driver reset the GPU, as a kernel never ended or the card failed: dmesg says which"),
@@ -230,17 +222,15 @@ ROWS = (
         "/dev/kfd", "Unable to open /dev/kfd .*Permission denied|/dev/kfd.*Permission denied", confidence=0.9,
         means="the user is not in the groups render and video, or the container was not given /dev/kfd and "
               "/dev/dri", scope=RAISED),
-    Row("no-kernel-image", "environment-mismatch", ROOT,
-        "CUDA cudaErrorNoKernelImageForDevice, torch cuda/__init__.py",
-        " kernel image|not compatible with the current PyTorch|invalid device function|NoBinaryForGpu|kernel "
-        "image is invalid|ARCH_MISMATCH|shared object initialization|PTX JIT",
-        "(?:no|No HIP) kernel image|hipErrorNoBinaryForGpu|"
-        "is not compatible with the current PyTorch installation|invalid device function|"
-        "device kernel image is invalid|CU(?:BLAS|DNN)_STATUS_ARCH_MISMATCH|PTX JIT compil(?:ation failed|"
-        "er library not found)|(?:CUDA|HIP) error: shared object initialization failed", confidence=0.85,
-        means="this build of torch or of an extension has no code for this GPU", scope=RAISED,
-        fix="Run `python -c 'import torch; print(torch.cuda.get_arch_list())'`. Install a build of torch that "
-            "lists this GPU, or build the extension again with {arch} set to it{near_arch}"),
+    Row("no-kernel-image", "environment-mismatch", ROOT, "CUDA cudaErrorNoKernelImageForDevice, torch cuda/__init__.py",
+        " kernel image|not compatible with the current PyTorch|invalid device function|NoBinaryForGpu|"
+        "kernel image is invalid|ARCH_MISMATCH|shared object initialization|PTX JIT",
+        "(?:no|No HIP) kernel image|hipErrorNoBinaryForGpu|is not compatible with the current PyTorch installation|"
+        "invalid device function|device kernel image is invalid|CU(?:BLAS|DNN)_STATUS_ARCH_MISMATCH|"
+        "PTX JIT compil(?:ation failed|er library not found)|(?:CUDA|HIP) error: shared object initialization failed",
+        confidence=0.85, means="this build of torch or of an extension has no code for this GPU", scope=RAISED,
+        fix="Run `python -c 'import torch; print(torch.cuda.get_arch_list())'`. Install a build of torch that lists "
+            "this GPU, or build the extension again with {arch} set to it{near_arch}"),
     Row("cpu-torch", "environment-mismatch", ROOT, "torch distributed/distributed_c10d.py, cuda/__init__.py",
         "Torch not compiled|Distributed package doesn't|not compiled with CUDA|built in|not linked with support",
         "not compiled with CUDA enabled|Distributed package doesn't have (?:NCCL|MPI|GLOO|UCC)|"

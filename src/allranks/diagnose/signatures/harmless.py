@@ -32,8 +32,7 @@ ROWS = (
          r"(?i)^(?!.*version `).*(?:no plugin found|Could not find: libnccl|dlerror=libnccl|"
          r"Plugin load \(lib\S+\) returned \d"
          r"|Failed to find ncclNetPlugin|NET/Plugin: Failed to find|TUNER/Plugin: (?:Could|Failed))"),
-        ("nccl-address", "Bootstrap",
-         r"NCCL INFO Bootstrap ?: Using (?P<interface>[\w.-]+):(?P<address>[\d.]+)<\d+>"),
+        ("nccl-address", "Bootstrap", r"NCCL INFO Bootstrap ?: Using (?P<interface>[\w.-]+):(?P<address>[\d.]+)<\d+>"),
         ("no-verbs", "libibverbs", r"Failed to open libibverbs|"
          r"libibverbs: Warning: (?:couldn't (?:load driver|open config)|no userspace device-specific driver)"),
         # Its service thread says so of each rank of the host that ends, however it ends.

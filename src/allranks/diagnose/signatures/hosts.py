@@ -25,20 +25,18 @@ ROWS = (
         ("ssh-methods",
          "authentication|Authentication|PRIVATE KEY|Load key|sign_and_send_pubkey|PasswordRequired|Bad owner|"
          "password has expired|pam_slurm_adopt|account is currently not|private key file",
-         "Too many authentication failures|[Nn]o (?:supported )?authentication methods|"
-         "PasswordRequiredException: |Bad owner or permissions on |password has expired|"
-         "Access denied by pam_slurm_adopt|This account is currently not available|UNPROTECTED PRIVATE KEY|"
-         "Load key .*(?:bad permissions|invalid format|error in libcrypto)|sign_and_send_pubkey: .*(?:fail|"
-         "denied|no mutual)|Authentication refused: bad ownership|AuthenticationException|"
-         "(?i:ssh.{0,60}authentication failed)", 0.9),
+         "Too many authentication failures|[Nn]o (?:supported )?authentication methods|PasswordRequiredException: |"
+         "Bad owner or permissions on |password has expired|Access denied by pam_slurm_adopt|"
+         "This account is currently not available|UNPROTECTED PRIVATE KEY|Load key .*(?:bad permissions|"
+         "invalid format|error in libcrypto)|sign_and_send_pubkey: .*(?:fail|denied|no mutual)|"
+         "Authentication refused: bad ownership|AuthenticationException|(?i:ssh.{0,60}authentication failed)", 0.9),
     ]),
     Row("ssh-key-form", "ssh-auth", ROOT, "paramiko pkey.py: it reads keys in PEM alone, by their kind",
         "private key file", r"not a valid \w{2,8} private key file", confidence=0.95,
         means="paramiko does not read this key: of another kind, or in OpenSSH's own format",
         fix="Write the key as PEM, after a copy of it: `ssh-keygen -p -m PEM -f ~/.ssh/id_rsa`. Then try `ssh "
             "-o BatchMode=yes {node} true`"),
-    Row("ssh-deepspeed", "ssh-auth", ROOT,
-        "OpenSSH sshconnect2.c, authfile.c, paramiko, DeepSpeed launcher/runner.py",
+    Row("ssh-deepspeed", "ssh-auth", ROOT, "OpenSSH sshconnect2.c, authfile.c, paramiko, DeepSpeed launcher/runner.py",
         "was not reachable via ssh|exit status 255",
         r"host=(?P<node>\S+) was not reachable via ssh|"
         r"Command 'ssh [^']*?(?P<node2>\S+) hostname' returned non-zero exit status 255", confidence=0.7,
@@ -56,9 +54,8 @@ ROWS = (
          r"(?:ssh|kex)_exchange_identification|banner exchange|Connection (?:closed|reset) by (?:UNKNOWN port \d|"
          r"(?P<node>\S+) port 22(?:22)?\b)|[Ee]rror reading SSH protocol banner", 0.85,
          "sshd ended the connection before the login: too many at once (MaxStartups), or a filter"),
-        ("ssh-negotiate", "Unable to negotiate with",
-         r"Unable to negotiate with (?P<node>\S+) port \d+: no matching", 0.9,
-         "the two versions of OpenSSH have no algorithm in common"),
+        ("ssh-negotiate", "Unable to negotiate with", r"Unable to negotiate with (?P<node>\S+) port \d+: no matching",
+         0.9, "the two versions of OpenSSH have no algorithm in common"),
         ("ssh-forward", "open failed|stdio forwarding",
          r"channel \d+: open failed: connect failed|stdio forwarding failed", 0.75,
          "the jump host does not reach the node"),
@@ -69,9 +66,8 @@ ROWS = (
          r"Connection to (?P<node2>\S+) closed by remote host|Timeout, server (?P<node>\S+) not responding|"
          r"client_loop: send disconnect|lost communication with (?:a )?remote daemon", 0.6),
         ("ray-node", "marked dead because",
-         r"\b(?:ip|"
-         r"address): (?P<node>[\w.:-]{1,60}?)(?: and node name: [\w.-]{1,80})? has been marked dead because", 0.65,
-         _RAY_NODE, "peer-died"),
+         r"\b(?:ip|address): (?P<node>[\w.:-]{1,60}?)(?: and node name: [\w.-]{1,80})? has been marked dead because",
+         0.65, _RAY_NODE, "peer-died"),
         # Its head says so of a raylet that was killed or too busy as well.
         ("ray-node-died",
          "marked dead because|node has died|missing too many heartbeats|node was terminated unexpectedly|was "
@@ -82,8 +78,7 @@ ROWS = (
     *table("Linux drivers netdev, bonding, Slurm NODE FAIL, Kubernetes node lifecycle", ROOT,
            "node-network-down", [
         ("link-down", "Link is Down|link is down|Link down|carrier|NETDEV WATCHDOG|definitely down",
-         "(?:NIC )?[Ll]ink is [Dd]own|[Ll]ink down|(?i:lost carrier|no carrier)|link status definitely down",
-         0.85),
+         "(?:NIC )?[Ll]ink is [Dd]own|[Ll]ink down|(?i:lost carrier|no carrier)|link status definitely down", 0.85),
         ("node-failure",
          "error: Node|TaintManagerEviction|NODE FAILURE|Node failure|NODE_FAIL|node failure|NodeNotReady|"
          "node.kubernetes.io|DOWN*|not responding|on failed node|NodeLost",
@@ -103,14 +98,12 @@ ROWS = (
         ("ray-oom-hint", "ray-oom", r"ray-oom-prevention\.html", 0.8,
          "a hint of Ray's: its memory monitor ends workers"),
         ("memory-limit",
-         "memory limit|MemoryPressure|memory pressure|ObjectStoreFull|low on resource: memory|running low on "
-         "memory",
+         "memory limit|MemoryPressure|memory pressure|ObjectStoreFull|low on resource: memory|running low on memory",
          r"[Ee]xceeded (?:job |step |\S+ )?memory limit|MemoryPressure|low on resource: memory|"
          r"node running low on memory|killed due to memory pressure|ObjectStoreFullError", 0.82),
     ]),
     Row("oomkilled", "k8s-out-of-memory", ROOT, "Kubernetes container status reasons",
-        "OOMKill|container init was OOM-killed", "OOMKill(?:ed|ing)|container init was OOM-killed",
-        confidence=0.95),
+        "OOMKill|container init was OOM-killed", "OOMKill(?:ed|ing)|container init was OOM-killed", confidence=0.95),
     *table("Slurm slurmstepd, sacct why a job ended, Kubernetes and cloud preemption", ROOT,
            "slurm-preempted-or-timeout", [
         ("time-limit",
@@ -126,16 +119,14 @@ ROWS = (
     Row("slurm-task-failed", "unknown", SYMPTOM, "Slurm slurmstepd/req.c, srun --kill-on-bad-exit",
         "DUE TO TASK FAILURE", r"CANCELLED AT \S+ DUE TO TASK FAILURE", confidence=0.35,
         means="a task of the step failed, and Slurm ended the others: what that task wrote says why"),
-    Row("slurm-cancelled", "slurm-cancelled", SYMPTOM,
-        "Slurm slurmstepd (scancel, or the end of a failed step)",
+    Row("slurm-cancelled", "slurm-cancelled", SYMPTOM, "Slurm slurmstepd (scancel, or the end of a failed step)",
         "CANCELLED|scancel|Job step aborted|cancelled by user|Job cancel|Job was cancel|has been revoked",
         r"\*\*\* (?P<what>STEP|JOB) (?P<job>[\d.+_\w]+) ON (?P<node>\S+) CANCELLED|JobState=(?P<state>CANCELLED)|"
         r"\b(?P<by>CANCELLED by \w+|cancelled by user|scancel \d+|Job (?:was )?cancell?ed)|CANCELLED AT|"
         r"Job allocation \d+ has been revoked", rule="slurm-end"),
     *table("Slurm slurmstepd/mgr.c (srun has ended before the step), Kubernetes kubelet's restarts", CASCADE, "", [
         ("task-exit-unsent", "MESSAGE_TASK_EXIT", "Failed to send MESSAGE_TASK_EXIT"),
-        ("crash-loop", "CrashLoopBackOff|restarting failed container",
-         "CrashLoopBackOff|restarting failed container"),
+        ("crash-loop", "CrashLoopBackOff|restarting failed container", "CrashLoopBackOff|restarting failed container"),
     ]),
     Row("clock", "clock-skew", ROOT, "Slurm slurm_errno.c, sbatch, srun, slurmstepd",
         "TimeTooSkewed|xpired credential|ewound credential|redential expired|clock skew|Clock skew|not yet valid|"
@@ -193,26 +184,23 @@ ROWS = (
             "journalctl -u slurmd --since -1h`. Leave it out with --exclude, or start slurmd again"),
     *table("Slurm slurm_errno.c, sbatch, srun, slurmstepd", ROOT, "slurm-config", [
         ("controller",
-         "Unable to confirm|configuration source|Protocol authentication error|Munge |slurm controller|"
-         "slurm_load|Invalid job credential|slurm_load|_establish_config|resolve_ctls|fetch_config",
+         "Unable to confirm|configuration source|Protocol authentication error|Munge |slurm controller|slurm_load|"
+         "Invalid job credential|slurm_load|_establish_config|resolve_ctls|fetch_config",
          r"Could not establish a configuration source|Protocol authentication error|Munge (?:en|de)code failed|"
-         r"(?:_establish_config_source|resolve_ctls_from_dns_srv|fetch_config): |"
-         r"Unable to contact slurm controller|Invalid job credential|slurm_load_\w+ error|"
-         r"Unable to confirm allocation", 0.75),
+         r"(?:_establish_config_source|resolve_ctls_from_dns_srv|fetch_config): |Unable to contact slurm controller|"
+         r"Invalid job credential|slurm_load_\w+ error|Unable to confirm allocation", 0.75),
         ("slurm-address", "find an address, check", r"Can't find an address, check slurm\.conf", 0.85,
          "Slurm finds no address for a node that its files name", "name-resolution"),
     ]),
-    Row("container-start", "slurm-config", ROOT,
-        "pyxis enroot.c, enroot runtime.sh and hooks, libnvidia-container",
+    Row("container-start", "slurm-config", ROOT, "pyxis enroot.c, enroot runtime.sh and hooks, libnvidia-container",
         "pyxis: |start container|container start|enroot-|spank_pyxis|enroot/hooks.d|nvidia-container-cli",
         r"pyxis: (?:couldn't start container|container start failed|\s{1,20}\[ERROR\])|"
         r"enroot-\w{1,20}: failed to execute|spank_pyxis\.so: task_init\(\) failed|"
-        r"enroot/hooks\.d/\S{1,80} exited with return code|nvidia-container-cli: (?:ldcache|mount|"
-        r"container) error", confidence=0.95,
-        means="the container did not start: the enroot log that pyxis prints says which step failed",
+        r"enroot/hooks\.d/\S{1,80} exited with return code|nvidia-container-cli: (?:ldcache|mount|container) error",
+        confidence=0.95, means="the container did not start: the enroot log that pyxis prints says which step failed",
         fix="Read the enroot log in these lines. On {node} run `enroot start` with the same image, and "
-            "`nvidia-container-cli -k -d /dev/tty info`. Mend the hook that failed (/etc/enroot/hooks.d), or "
-            "leave the node out (--exclude={node})"),
+            "`nvidia-container-cli -k -d /dev/tty info`. Mend the hook that failed (/etc/enroot/hooks.d), or leave "
+            "the node out (--exclude={node})"),
     Row("mpi-plugin", "slurm-config", ROOT, "Slurm src/interfaces/mpi.c",
         "Invalid MPI type|MPI: unable|mpi/pmi|PMI support",
         r"OMPI was not built with SLURM's PMI support|Invalid MPI type|MPI: unable to load|"
@@ -232,13 +220,11 @@ ROWS = (
         "step creation temporarily disabled", "step creation temporarily disabled", confidence=0.5,
         means="another step of this job holds the CPUs, the memory or the GPUs (srun --overlap, --exact)"),
     Row("exec-format", "environment-mismatch", ROOT, "errno 8 ENOEXEC, bash execute_cmd.c",
-        "Exec format error|cannot execute binary file", "Exec format error|cannot execute binary file",
-        confidence=0.8,
-        means="the program is built for another processor, or is a script without an interpreter in its first "
-              "line", scope=RAISED),
+        "Exec format error|cannot execute binary file", "Exec format error|cannot execute binary file", confidence=0.8,
+        means="the program is built for another processor, or is a script without an interpreter in its first line",
+        scope=RAISED),
     Row("container-exec", "remote-path-missing", ROOT,
-        "runc, docker, apptainer starter: exec, stat and chdir in the container",
-        "no such file or directory",
+        "runc, docker, apptainer starter: exec, stat and chdir in the container", "no such file or directory",
         r"(?:unable to start container process|exec failed|container init).*: (?:stat|chdir|exec|"
         r"fork/exec)\b.*no such file or directory|^FATAL: +stat \S+: no such file or directory", confidence=0.9),
     *table("Docker daemon (names of containers), bash (a job that Ctrl-Z has stopped), launchers", ROOT,
@@ -252,31 +238,27 @@ ROWS = (
          r"lock|python|store|session)|process(?:es)? (?:of|from) (?:a|an|the) (?:previous|earlier|old) (?:run|"
          r"job)|(?:another|an?) (?:instance|process|job|run).{0,40}already running", 0.72),
     ]),
-    Row("unhealthy-devices", "gpu-hardware-error", ROOT,
-        "NVIDIA k8s-device-plugin, kubelet cm/devicemanager",
+    Row("unhealthy-devices", "gpu-hardware-error", ROOT, "NVIDIA k8s-device-plugin, kubelet cm/devicemanager",
         "unhealthy devices|no healthy devices", "no healthy devices present|cannot allocate unhealthy devices",
         confidence=0.75, means="the device plugin has seen an Xid of every GPU that is left on that node",
         also="k8s-scheduling"),
     Row("nodes-available", "k8s-scheduling", ROOT,
         "Kubernetes scheduler, quota admission, device plugin, SkyPilot exceptions.py, clouds/kubernetes.py",
-        "nodes are available|FailedScheduling|Unschedulable|Insufficient|untolerated taint|node affinity|unbound "
-        "immediate|exceeded quota|UnexpectedAdmissionError|volume node affinity|didn't match|admission webhook|"
-        "is forbidden|no matches for kind|unable to create PodGroup|schedulable",
+        "nodes are available|FailedScheduling|Unschedulable|Insufficient|untolerated taint|node affinity|"
+        "unbound immediate|exceeded quota|UnexpectedAdmissionError|volume node affinity|didn't match|"
+        "admission webhook|is forbidden|no matches for kind|unable to create PodGroup|schedulable",
         r"PodGroup \S+ unschedulable|unable to create PodGroup|admission webhook \S+ denied|"
         r'\w\"? is forbidden: (?!User )|no matches for kind \"|tasks in gang unschedulable|'
         r"\d/\d{1,7} nodes are available|FailedScheduling|\bUnschedulable\b|\d Insufficient (?:nvidia\.com|"
         r"amd\.com|cpu|memory|rdma|[\w.]+/)|untolerated taint|unbound immediate PersistentVolumeClaims|"
-        r"exceeded quota|UnexpectedAdmissionError|volume node affinity|didn't match (?:Pod's )?node",
-        confidence=0.93),
-    Row("ray-worker", "unknown", WEAK,
-        "Ray raylet/worker_pool.cc, core_worker (it lists what may have been)",
+        r"exceeded quota|UnexpectedAdmissionError|volume node affinity|didn't match (?:Pod's )?node", confidence=0.93),
+    Row("ray-worker", "unknown", WEAK, "Ray raylet/worker_pool.cc, core_worker (it lists what may have been)",
         "Worker unexpectedly exits|potential root causes",
         "Worker unexpectedly exits with a connection error|There are some potential root causes", confidence=0.4,
         means="Ray cannot tell a kill for lack of memory from a crash: the kernel's log and the worker's own can"),
     Row("ray-placement", "cuda-device-unavailable", SYMPTOM,
-        "vLLM executor/ray_utils.py: Ray has not given what was asked for yet",
-        "placement group of specs", "Waiting for (?:creating|removing) a placement group of specs",
-        confidence=0.42,
+        "vLLM executor/ray_utils.py: Ray has not given what was asked for yet", "placement group of specs",
+        "Waiting for (?:creating|removing) a placement group of specs", confidence=0.42,
         means="Ray has no free GPUs for it: too few, held by others, or on nodes that have not joined"),
     Row("ray-head", "master-unreachable", SYMPTOM,
         "Ray python/ray/_private/services.py, util/client/worker.py, gcs_rpc_client.h",
@@ -287,18 +269,16 @@ ROWS = (
         r"No available agent to submit job|(?:[Ff]ailed|"
         r"Unable) to connect to GCS\b(?:.{0,20} at (?:address )?(?P<peer>[\w.-]+):(?P<port>\d+))?", confidence=0.7,
         means="the head node of Ray does not answer", scope=RAISED),
-    Row("ray-session", "orphan-process", ROOT,
-        "Ray python/ray/_private/node.py, services.py: a cluster of before",
+    Row("ray-session", "orphan-process", ROOT, "Ray python/ray/_private/node.py, services.py: a cluster of before",
         "persisted value|Ray is trying to start at",
         r"Session name \S+ does not match persisted value|Ray is trying to start at .* is already running",
         confidence=0.92, means="another cluster of Ray runs on that port", scope=RAISED,
-        fix="Run `ray stop --force` on every node, and remove /tmp/ray where they share it. Then start the "
-            "head, and the others after it"),
-    Row("ray-existing", "bad-launch-arguments", ROOT,
-        "Ray python/ray/_private/worker.py: ray.init() in a cluster",
+        fix="Run `ray stop --force` on every node, and remove /tmp/ray where they share it. Then start the head, and "
+            "the others after it"),
+    Row("ray-existing", "bad-launch-arguments", ROOT, "Ray python/ray/_private/worker.py: ray.init() in a cluster",
         "existing cluster", r"When connecting to an existing cluster, \w+", confidence=0.95, scope=RAISED,
-        fix="Leave num_cpus, num_gpus and the like out of ray.init(), as `ray start` has set them. Where a "
-            "cluster of its own is meant, `unset RAY_ADDRESS`, or ray.init(address='local')"),
+        fix="Leave num_cpus, num_gpus and the like out of ray.init(), as `ray start` has set them. Where a cluster of "
+            "its own is meant, `unset RAY_ADDRESS`, or ray.init(address='local')"),
     Row("ray-env", "environment-mismatch", ROOT, "Ray python/ray/exceptions.py, _private/runtime_env",
         "RuntimeEnvSetupError", "RuntimeEnvSetupError", confidence=0.75,
         means="what runtime_env names could not be installed or fetched on that node", scope=RAISED,
@@ -311,8 +291,7 @@ ROWS = (
         also="node-network-down",
         fix="Run `ulimit -u; df -h /tmp/ray`, and read raylet.out in /tmp/ray/session_latest/logs on {node}. "
             "Start Ray with fewer CPUs (`ray start --num-cpus`), because it starts a worker for each"),
-    Row("ray-overloaded", "straggler", SYMPTOM,
-        "Ray raylet/node_manager.cc, slow answers of a node that lives",
+    Row("ray-overloaded", "straggler", SYMPTOM, "Ray raylet/node_manager.cc, slow answers of a node that lives",
         "mistakenly been marked", "has mistakenly been marked as dead", confidence=0.45,
         means="the node lives and did not answer Ray's head in time: it was busy, with a save for instance",
         also="node-network-down",
@@ -321,14 +300,11 @@ ROWS = (
     Row("engine-late", "straggler", SYMPTOM,
         "SGLang entrypoints/http_server.py, managers/scheduler.py, vLLM v1/executor/multiproc_executor.py",
         "Health check failed|atchdog timeout|RPC call to|memory broadcast block|engine core processes",
-        r"Timed out waiting for engine core processes|Health check failed\. Server couldn't|"
-        r"[Ww]atchdog timeout \(|RPC call to \w+ timed out|No available shared memory broadcast block",
-        confidence=0.42,
-        means="a process of the engine did not answer in time: long prompts, a compile, or a collective that "
-              "hangs",
+        r"Timed out waiting for engine core processes|Health check failed\. Server couldn't|[Ww]atchdog timeout \(|"
+        r"RPC call to \w+ timed out|No available shared memory broadcast block", confidence=0.42,
+        means="a process of the engine did not answer in time: long prompts, a compile, or a collective that hangs",
         fix="Run `py-spy dump --pid PID` on its processes. Where they work, give them longer: "
-            "SGLANG_HEALTH_CHECK_TIMEOUT and --watchdog-timeout of SGLang, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS "
-            "of vLLM"),
+            "SGLANG_HEALTH_CHECK_TIMEOUT and --watchdog-timeout of SGLang, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS of vLLM"),
 )  # fmt: skip
 
 
@@ -363,11 +339,10 @@ def _kernel_row(kind: KernelLineKind) -> Row:
 # One line of a kind that is a fault only in numbers tells nothing.
 KERNEL_ROWS = (
     Row("loader-oom", "dataloader-worker-killed", ROOT,
-        "Linux mm/oom_kill.c, torch utils/data/_utils/worker.py (it names its processes)",
-        "pt_data_worker", r"(?:Killed process|oom-kill:).{0,120}\bpt_data_worker\b", confidence=0.93,
-        means="the host's memory ran out, and the kernel chose a worker of the data loader",
-        also="host-out-of-memory",
-        fix="Use fewer workers (num_workers), a smaller prefetch_factor, and samples that are not held in "
-            "Python lists, or ask for more memory{mem_option}"),
+        "Linux mm/oom_kill.c, torch utils/data/_utils/worker.py (it names its processes)", "pt_data_worker",
+        r"(?:Killed process|oom-kill:).{0,120}\bpt_data_worker\b", confidence=0.93,
+        means="the host's memory ran out, and the kernel chose a worker of the data loader", also="host-out-of-memory",
+        fix="Use fewer workers (num_workers), a smaller prefetch_factor, and samples that are not held in Python "
+            "lists, or ask for more memory{mem_option}"),
     *(_kernel_row(kind) for kind in KINDS if kind.least == 1),
 )  # fmt: skip

@@ -22,11 +22,9 @@ ROWS = (
     # torch takes SIGHUP for itself (PContext.start), so nohup's choice to ignore it does not last.
     Row("hangup", "rank-killed", SYMPTOM, "torch elastic/multiprocessing/api.py (SIGHUP)",
         "death signal|got signal|closing signal SIGHUP",
-        r"Received (?:1|SIGHUP|Signals\.SIGHUP) death signal|got signal: 1\b|closing signal SIGHUP",
-        confidence=0.6,
-        means="SIGHUP: the terminal or the ssh session that started the launcher was closed, and torch's "
-              "launcher ends then, even under nohup",
-        fix=DETACHED),
+        r"Received (?:1|SIGHUP|Signals\.SIGHUP) death signal|got signal: 1\b|closing signal SIGHUP", confidence=0.6,
+        means="SIGHUP: the terminal or the ssh session that started the launcher was closed, and torch's launcher "
+              "ends then, even under nohup", fix=DETACHED),
     Row("death", "rank-killed", SYMPTOM, "torch elastic/agent/server/api.py, multiprocessing/api.py",
         "death signal|got signal", r"Received (?P<signal>\S+) death signal|got signal: (?P<number>\d+)",
         confidence=0.45, means="a scheduler, a service or a person ended the launcher", also="slurm-cancelled"),
@@ -56,8 +54,7 @@ ROWS = (
     _end("lightning-exit", "Lightning fabric/strategies/launchers/subprocess_script.py", "Child process with PID",
          r"(?:\[rank: (?P<rank>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)"),
     _end("sglang-exit", "SGLang srt/entrypoints/engine.py, multimodal_gen/runtime/launch_server.py",
-         "DataParallelController",
-         r"Scheduler or DataParallelController (?P<pid>\d+) terminated with (?P<code>-?\d+)"),
+        "DataParallelController", r"Scheduler or DataParallelController (?P<pid>\d+) terminated with (?P<code>-?\d+)"),
     _end("vllm-exit", "vLLM v1/engine/utils.py", "Failed core proc(s)",
          r"Failed core proc\(s\): \{'[^']*': (?P<code>-?\d+)"),
     _end("horovod-exit", "Horovod runner/gloo_run.py, runner/mpi_run.py", "exit with status code|failed with exit code",
@@ -84,38 +81,32 @@ STARTS = (
         confidence=0.93, means="that container runtime is not installed there",
         fix="Install {runtime}'s package on {node} (habanalabs-container-runtime, ascend-docker-runtime), name "
             "it under `runtimes` of /etc/docker/daemon.json, and run `systemctl restart docker`"),
-    Row("ssh-key-mode", "ssh-auth", ROOT,
-        "OpenSSH authfile.c, sshd auth.c: modes of keys and directories",
+    Row("ssh-key-mode", "ssh-auth", ROOT, "OpenSSH authfile.c, sshd auth.c: modes of keys and directories",
         "PRIVATE KEY FILE|are too open|bad permissions|bad ownership",
         r"UNPROTECTED PRIVATE KEY FILE|Permissions \d{3,4} for '[^']+' are too open|Load key .*bad permissions|"
-        r"bad ownership or modes", confidence=0.95,
-        means="ssh takes no key or directory that others may write or read",
-        fix="Run `chmod 700 ~/.ssh; chmod 600 ~/.ssh/*` on {node}, as the user who owns them. A secret of "
-            "Kubernetes takes `defaultMode: 0600`"),
-    Row("container-capability", "permission-denied", ROOT,
-        "capabilities(7), seccomp(2): errno 1 EPERM in a container",
+        r"bad ownership or modes", confidence=0.95, means="ssh takes no key or directory that others may write or read",
+        fix="Run `chmod 700 ~/.ssh; chmod 600 ~/.ssh/*` on {node}, as the user who owns them. A secret of Kubernetes "
+            "takes `defaultMode: 0600`"),
+    Row("container-capability", "permission-denied", ROOT, "capabilities(7), seccomp(2): errno 1 EPERM in a container",
         "peration not permitted",
         r"^(?:chroot|unshare|setns|mount|ptrace|sched_setaffinity|mbind|set_mempolicy|io_uring_setup|"
         r"perf_event_open)\b.*Operation not permitted", confidence=0.85,
         means="the container lacks the capability for it",
-        fix="Give the container that capability: `securityContext.capabilities.add` of a pod, `--cap-add` of "
-            "`docker run`. sshd wants SYS_CHROOT, py-spy SYS_PTRACE, and NUMA calls want SYS_NICE"),
-    Row("mpi-interface", "no-interface", ROOT,
-        "Open MPI opal/mca/btl/tcp/help-mpi-btl-tcp.txt, help-mpi-runtime.txt",
+        fix="Give the container that capability: `securityContext.capabilities.add` of a pod, `--cap-add` of `docker "
+            "run`. sshd wants SYS_CHROOT, py-spy SYS_PTRACE, and NUMA calls want SYS_NICE"),
+    Row("mpi-interface", "no-interface", ROOT, "Open MPI opal/mca/btl/tcp/help-mpi-btl-tcp.txt, help-mpi-runtime.txt",
         "_tcp_if_", "invalid value was given for (?:btl|oob)_tcp_if_(?:include|exclude)", confidence=0.93,
         means="that interface is not on this node",
-        fix="Name a network that every node has, not an interface: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 "
-            "--mca oob_tcp_if_include 10.0.0.0/24 …`, with the one that `ip -br addr` shows on all of them"),
+        fix="Name a network that every node has, not an interface: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 --mca "
+            "oob_tcp_if_include 10.0.0.0/24 …`, with the one that `ip -br addr` shows on all of them"),
     Row("mpi-unreachable", "wrong-interface", ROOT, "Open MPI ompi/help-mpi-runtime.txt",
         "unable to reach each other", "processes are unable to reach each other", confidence=0.8,
         means="Open MPI found no network that links the processes",
         fix="Name the network that links the nodes: `mpirun --mca btl_tcp_if_include 10.0.0.0/24 …`, and look "
             "at `ip -br addr` on both"),
-    Row("hydra-name", "name-resolution", ROOT, "MPICH hydra lib/utils/sock.c",
-        "unable to get host address for", r"unable to get host address for (?P<host>[\w.-]{1,120})",
-        confidence=0.93),
-    Row("hydra-connect", "master-unreachable", ROOT, "MPICH hydra proxy/pmip.c",
-        "unable to connect to server",
+    Row("hydra-name", "name-resolution", ROOT, "MPICH hydra lib/utils/sock.c", "unable to get host address for",
+        r"unable to get host address for (?P<host>[\w.-]{1,120})", confidence=0.93),
+    Row("hydra-connect", "master-unreachable", ROOT, "MPICH hydra proxy/pmip.c", "unable to connect to server",
         r"unable to connect to server (?P<peer>[\w.-]{1,120}) at port (?P<port>\d+)", confidence=0.75,
         means="the node does not reach the one that started it", also="port-blocked",
         fix="Run `getent hosts {peer}; nc -vz {peer} 22` on the other nodes. Name the interface that links them "

@@ -31,20 +31,18 @@ ROWS = (
     ]),
     Row("nccl-mismatch", "collective-mismatch", ROOT, "NCCL init.cc",
         "Mismatched collective", "NCCL WARN Mismatched collective detected", confidence=0.85),
-    Row("topology-file", "environment-mismatch", ROOT,
-        "NCCL graph/xml.h: a topology file lacks what this NCCL reads",
+    Row("topology-file", "environment-mismatch", ROOT, "NCCL graph/xml.h: a topology file lacks what this NCCL reads",
         "NCCL WARN Attribute", r"NCCL WARN Attribute \S{1,60} of node \S{1,60} not found", confidence=0.8,
-        fix="Use an aws-ofi-nccl for this NCCL, as its plugin brings a topology file. Unset NCCL_TOPO_FILE "
-            "where it names one of another machine"),
+        fix="Use an aws-ofi-nccl for this NCCL, as its plugin brings a topology file. Unset NCCL_TOPO_FILE where it "
+            "names one of another machine"),
     *table("NCCL misc/shmutils.cc, shm.h, torch MapAllocator.cpp", ROOT, "shm-too-small", [
         ("nccl-shm", "nccl-|posix_fallocate|shared memory segment",
          r"failed to extend /dev/shm/nccl-|creating shared memory segment|posix_fallocate failed : No space|"
          r"/dev/shm/nccl-\S.*(?:No space|failed)", 0.9),
         ("torch-shm", "</torch_|shared memory|/dev/shm",
-         r"</torch_[^>]*>.*(?:No space left|\(28\)|Cannot allocate|unable to)|unable to (?:write to|allocate|"
-         r"resize|mmap|open).{0,40}shared memory.*(?:No space|\(28\)|Cannot)|unable to (?:write|"
-         r"resize).{0,20}</torch_|No space left on device.*/dev/shm|/dev/shm.*No space left|"
-         r"out of shared memory\b(?!.*try)", 0.85),
+         r"</torch_[^>]*>.*(?:No space left|\(28\)|Cannot allocate|unable to)|unable to (?:write to|allocate|resize|"
+         r"mmap|open).{0,40}shared memory.*(?:No space|\(28\)|Cannot)|unable to (?:write|resize).{0,20}</torch_|"
+         r"No space left on device.*/dev/shm|/dev/shm.*No space left|out of shared memory\b(?!.*try)", 0.85),
     ], scope=RAISED),
     *table("NCCL misc/shmutils.cc (the segment of another rank is opened), NCCL nccl.h ncclSystemError, "
            "ncclInternalError, ncclInvalidUsage without their last error they say nothing", SYMPTOM, "unknown", [
@@ -63,8 +61,7 @@ ROWS = (
         ("nccl-versions", "Mismatched NCCL version", r"Mismatched NCCL version.*?rank (?P<rank>\d+)", 0.95),
         ("nccl-library", "NCCL library is|version of NCCL|NCCL version mismatch",
          "NCCL library is (?:too old|not backwards compatible)|compiled with too old version of NCCL|"
-         "NCCL version mismatch with remote", 0.9,
-         "another libnccl is found than the one that torch was built with"),
+         "NCCL version mismatch with remote", 0.9, "another libnccl is found than the one that torch was built with"),
         ("nccl-symbol", "undefined symbol: nccl", r"undefined symbol: nccl\w+", 0.85,
          "an older libnccl is found before the one that torch was built with"),
         ("nccl-too-old", "NCCL version|requires NCCL",
@@ -72,20 +69,16 @@ ROWS = (
          r"requires NCCL (?:version )?>=? ?\d", 0.7),
     ]),
     Row("ib-register-address", "nccl-ib-error", ROOT,
-        "ibv_reg_mr(3), errno EFAULT: an address that cannot be pinned, perftest perftest_resources.c",
-        "Bad address",
+        "ibv_reg_mr(3), errno EFAULT: an address that cannot be pinned, perftest perftest_resources.c", "Bad address",
         r"ibv_reg_mr\w{0,10}(?:\([^)]{0,100}\))? failed(?: with error|:) Bad address|^ERRNO: Bad address",
-        confidence=0.75,
-        means="the adapter cannot pin this address. Of GPU memory it does so without nvidia-peermem",
+        confidence=0.75, means="the adapter cannot pin this address. Of GPU memory it does so without nvidia-peermem",
         also="nccl-p2p-error", scope=RAISED,
-        fix="Run `lsmod | grep peermem; ibv_devinfo` on {node}. Load nvidia-peermem (`modprobe "
-            "nvidia-peermem`), with a driver that was installed after OFED, or keep GPU memory from the adapter "
-            "with NCCL_NET_GDR_LEVEL=LOC. A run with NCCL_IB_DISABLE=1 proves that it is the fabric"),
+        fix="Run `lsmod | grep peermem; ibv_devinfo` on {node}. Load nvidia-peermem (`modprobe nvidia-peermem`), with "
+            "a driver that was installed after OFED, or keep GPU memory from the adapter with NCCL_NET_GDR_LEVEL=LOC. "
+            "A run with NCCL_IB_DISABLE=1 proves that it is the fabric"),
     Row("ib-register-refused", "nccl-ib-error", ROOT,
-        "ibv_reg_mr(3): errno ENOMEM is the limit's, EFAULT of an address that cannot be pinned, others the "
-        "adapter's",
-        "ibv_reg_mr", r"ibv_reg_mr\w{0,10}(?:\([^)]{0,100}\))? failed(?: with error|:) (?!Cannot\b)\S",
-        confidence=0.75,
+        "ibv_reg_mr(3): errno ENOMEM is the limit's, EFAULT of an address that cannot be pinned, others the adapter's",
+        "ibv_reg_mr", r"ibv_reg_mr\w{0,10}(?:\([^)]{0,100}\))? failed(?: with error|:) (?!Cannot\b)\S", confidence=0.75,
         means="the adapter refused to register memory. Of GPU memory it does so without nvidia-peermem",
         also="nccl-p2p-error", scope=RAISED),
     *table("NCCL misc/ibvwrap.cc, ENOMEM of registration and of queues", ROOT, "memlock-limit", [
@@ -95,14 +88,12 @@ ROWS = (
         # A completion queue is memory of the kernel as well: an adapter that is short of its own says the same.
         ("ib-cq-memory", "ibv_create_cq|o create CQ",
          r"(?:ibv_create_cq\S* failed|[Ff]ailed to create CQ).*Cannot allocate", 0.46, "", "nccl-ib-error"),
-        ("ib-memory", "Cannot allocate memory", "(?:Ib failure|InfiniBand|mlx5).{0,60}: Cannot allocate memory",
-         0.7),
+        ("ib-memory", "Cannot allocate memory", "(?:Ib failure|InfiniBand|mlx5).{0,60}: Cannot allocate memory", 0.7),
         ("memlock", "RLIMIT_MEMLOCK|memlock|locked memory|max locked",
          "(?i)RLIMIT_MEMLOCK|memlock.*(?:limit|too)|locked memory limit|max locked memory", 0.75),
         ("ucx-register", "ailed to register|o register MR|fi_mr_reg|ibfabric error|EFA internal error",
-         r"[Ff]ailed to register .*: Cannot allocate memory|(?:fi_mr_reg|"
-         r"Unable to register MR)\b.*Cannot allocate|Libfabric error: \(-12\)|EFA internal error: \(4112\)", 0.7,
-         "libfabric and UCX lock what they register"),
+         r"[Ff]ailed to register .*: Cannot allocate memory|(?:fi_mr_reg|Unable to register MR)\b.*Cannot allocate|"
+         r"Libfabric error: \(-12\)|EFA internal error: \(4112\)", 0.7, "libfabric and UCX lock what they register"),
     ], scope=RAISED),
     Row("ib-completion", "nccl-ib-error", SYMPTOM, "NCCL transport/net_ib.cc, ibv_wc_status",
         "Got completion from peer|Got completion with",
@@ -112,16 +103,14 @@ ROWS = (
         "ibv_modify_qp(3) of NCCL, NVSHMEM, Mooncake, perftest: a queue pair finds no way to its peer",
         "ibv_modify_qp|modify QP", r"ibv_modify_qp\S* failed(?: with(?: error)?)?|[Ff]ailed to modify QP",
         confidence=0.85, scope=RAISED,
-        fix="Run `show_gids; ibv_devinfo` on both nodes. For RoCE set NCCL_IB_GID_INDEX to the index of a "
-            "routed RoCE v2 address (3 is usual). Where only NICs of one rail reach each other, set "
-            "NCCL_CROSS_NIC=0. Choose devices that are up with NCCL_IB_HCA. A run with NCCL_IB_DISABLE=1 proves "
-            "that it is the fabric"),
+        fix="Run `show_gids; ibv_devinfo` on both nodes. For RoCE set NCCL_IB_GID_INDEX to the index of a routed RoCE "
+            "v2 address (3 is usual). Where only NICs of one rail reach each other, set NCCL_CROSS_NIC=0. Choose "
+            "devices that are up with NCCL_IB_HCA. A run with NCCL_IB_DISABLE=1 proves that it is the fabric"),
     Row("verbs-abi", "environment-mismatch", ROOT,
-        "libibverbs/init.c: a provider of another release than the kernel's driver",
-        "kernel ABI", r"libibverbs: Warning: Driver \S{1,40} does not support the kernel ABI", confidence=0.92,
-        fix="Run `ibv_devinfo; dpkg -l | grep -e ibverbs -e rdma-core -e ofed` on the host and in the image. "
-            "Install the rdma-core (libibverbs1, ibverbs-providers) into the image that belongs to the host's "
-            "driver"),
+        "libibverbs/init.c: a provider of another release than the kernel's driver", "kernel ABI",
+        r"libibverbs: Warning: Driver \S{1,40} does not support the kernel ABI", confidence=0.92,
+        fix="Run `ibv_devinfo; dpkg -l | grep -e ibverbs -e rdma-core -e ofed` on the host and in the image. Install "
+            "the rdma-core (libibverbs1, ibverbs-providers) into the image that belongs to the host's driver"),
     Row("ib-open", "nccl-ib-error", ROOT,
         "NCCL transport/net_ib.cc, verbs(7): a device that cannot be opened",
         "ibv_open_device|Unable to open",
@@ -129,8 +118,7 @@ ROWS = (
         fix=NO_DEVICE),
     Row("ib-none", "nccl-ib-error", ROOT, "perftest_parameters.c, ibv_devinfo(1)",
         "IB devices found|Infiniband/RoCE device", "No IB devices found|Unable to find the Infiniband/RoCE device",
-        confidence=0.6,
-        fix=NO_DEVICE),
+        confidence=0.6, fix=NO_DEVICE),
     *table("NCCL transport/net_ib.cc, misc/ibvwrap.cc, verbs(7)", ROOT, "nccl-ib-error", [
         ("ib-verbs", "ibv_|mlx5dv_create|Unable to |Fatal error",
          r"ibv_(?:alloc_pd|query_|create_|post_|poll_cq|get_)\S{0,60} failed|mlx5dv_create_\w{1,20} failed|"
@@ -160,11 +148,10 @@ ROWS = (
          r"No RDMA devices found|(?i:transport retry counter exceeded)|efa_rdm_\w{1,60}\(\).{0,20}<warn> err: |"
          r"OFI addrinfo\(\) failed", 0.75, "the fabric's own library found no device, or lost its peer"),
         ("ucx-transport",
-         "ransport retry|endpoint timeout|RDMA_CM|ib_mlx5_log|no active messages transport|got completion with "
-         "error",
+         "ransport retry|endpoint timeout|RDMA_CM|ib_mlx5_log|no active messages transport|got completion with error",
          r"(?i)ib_mlx5_log\.c:\d+ .{0,60}\w error on|no active messages transport to |"
-         r"^mlx5: \S+ got completion with error|transport retry count exceeded|RDMA_CM_EVENT_(?:UNREACHABLE|"
-         r"REJECTED|ADDR_ERROR|ROUTE_ERROR)", 0.8),
+         r"^mlx5: \S+ got completion with error|transport retry count exceeded|RDMA_CM_EVENT_(?:UNREACHABLE|REJECTED|"
+         r"ADDR_ERROR|ROUTE_ERROR)", 0.8),
         ("ib-port-down", "state:|State:",
          r"(?i)\b(?:infiniband|IB|mlx\d_|port \d).*state: {0,4}(?:1: )?(?:DOWN|Disabled|Polling)", 0.7),
     ]),
@@ -192,19 +179,16 @@ ROWS = (
          r"(?i)GDR(?:COPY)? (?:fail|error)|gdr_pin_buffer.{0,80}failed|(?:GPUDirect|GPU Direct|GDRCopy|"
          r"dma-?buf)\b.{0,60}(?:registration fail|fail(?:ed|ure)|error)|ibv_reg_dmabuf_mr.*fail", 0.75),
         ("p2p-warn", "p2p.cc|P2P is disabled|transport/p2p",
-         r"P2P is disabled between NVLINK connected GPUs|transport/p2p\.cc:\d+ NCCL WARN|p2p\.cc.*NCCL WARN",
-         0.75),
+         r"P2P is disabled between NVLINK connected GPUs|transport/p2p\.cc:\d+ NCCL WARN|p2p\.cc.*NCCL WARN", 0.75),
     ]),
-    Row("message-truncated", "collective-shape-mismatch", ROOT,
-        "NCCL misc/socket.cc, NET/Socket sizes of both sides",
+    Row("message-truncated", "collective-shape-mismatch", ROOT, "NCCL misc/socket.cc, NET/Socket sizes of both sides",
         "essage truncated|collective mismatch error",
         r"[Mm]essage truncated : receiv\w+ [\d,]+ bytes instead of \d+|collective mismatch error, local size",
         confidence=0.75, means="two ranks take part in one collective with different sizes", scope=RAISED,
         fix="Compare the NCCL_ variables and the version of NCCL on all nodes (`env | grep NCCL_; cat "
             "/etc/nccl.conf`): nodes that choose another algorithm or protocol send other sizes. Where they are "
             "alike, print the shapes before the call"),
-    Row("gloo-preamble", "collective-shape-mismatch", ROOT,
-        "accelerate utils/operations.py, gloo algorithm.h",
+    Row("gloo-preamble", "collective-shape-mismatch", ROOT, "accelerate utils/operations.py, gloo algorithm.h",
         "op.preamble.length", r"op\.preamble\.length <= op\.nbytes", confidence=0.85,
         means="two ranks take part in one collective with different sizes", scope=RAISED),
     Row("checked-in-twice", "rank-missing-or-duplicate", ROOT, "NCCL bootstrap.cc (check-in of ranks)",
@@ -235,16 +219,14 @@ ROWS = (
          r"[Cc]onnection closed by remote peer(?: (?P<peer>[\w.:%-]+?)<\d+>)?"),
         ("remote-error", "ncclRemoteError|remote process exited",
          "ncclRemoteError|remote process exited or there was a network error"),
-        ("comm-aborted", "communicator was aborted|Abort COMPLETE",
-         "NCCL communicator was aborted|Abort COMPLETE"),
+        ("comm-aborted", "communicator was aborted|Abort COMPLETE", "NCCL communicator was aborted|Abort COMPLETE"),
         ("net-recv", "Call to ",
          r"(?:NCCL WARN|Net :|ocketProgressOpt:) Call to (?:recv|send|recvmsg)\S* (?:from|to)? ?\S* ?failed"),
     ]),
     Row("deepep-late", "straggler", SYMPTOM,
-        "DeepEP csrc/deep_ep.cpp: kernels of dispatch and combine wait for the other ranks",
-        "DeepEP", r"DeepEP\b.{0,40}timeout", confidence=0.46,
-        means="another rank did not come to it, or the fabric lost what it sent", also="nccl-ib-error",
-        scope=RAISED),
+        "DeepEP csrc/deep_ep.cpp: kernels of dispatch and combine wait for the other ranks", "DeepEP",
+        r"DeepEP\b.{0,40}timeout", confidence=0.46,
+        means="another rank did not come to it, or the fabric lost what it sent", also="nccl-ib-error", scope=RAISED),
     Row("nccl-net-id", "unknown", SYMPTOM,
         "NCCL graph/topo.h: a device of another rank's graph is not among this one's",
         "find NET with id", "Could not find NET with id", confidence=0.35,

@@ -22,14 +22,12 @@ ROWS = (
     Row("lost-environment", "environment-mismatch", ROOT, "agent/runner.py, LOST_ENVIRONMENT",
         "starts the program without its environment",
         "RANK is not set: the command of --wrap starts the program without its environment", confidence=0.97,
-        means="the command of --wrap starts the program without its environment",
-        fix=LOST_ENVIRONMENT),
+        means="the command of --wrap starts the program without its environment", fix=LOST_ENVIRONMENT),
     *table("DeepSpeed runtime/config.py, runtime/zero/config.py, transformers integrations/deepspeed.py", ROOT,
            "deepspeed-config", [
         ("ds-batch", "Check batch related parameters|train_batch_size|has to be greater than 0",
-         r"(?:Train batch size|Micro batch size per gpu|"
-         r"Gradient accumulation steps): \S+ has to be greater than 0|Check batch related parameters|"
-         r"train_batch_size is not equal to", 0.95),
+         r"(?:Train batch size|Micro batch size per gpu|Gradient accumulation steps): \S+ has to be greater than 0|"
+         r"Check batch related parameters|train_batch_size is not equal to", 0.95),
         ("ds-config", "TrainingArguments|validation error|DeepSpeed|deepspeed|ds_config|Elasticity",
          r"DeepSpeedConfigError|Elasticity(?:Config)?Error|validation errors? for (?:DeepSpeed\w*|FP16Config|"
          r"BF16Config|\w*Zero\w*Config)|mismatch TrainingArguments|DeepSpeed config values that|"
@@ -52,19 +50,15 @@ ROWS = (
          r"AcceleratorState.{0,60}(?:initialized|has no attribute)|accelerate config.{0,40}not", 0.85),
         ("fsdp-layer", "transformer layer class", "Could not find the transformer layer class", 0.75),
     ]),
-    Row("circular-import", "program-exception", ROOT, _IMPORT,
-        "partially initialized module",
+    Row("circular-import", "program-exception", ROOT, _IMPORT, "partially initialized module",
         "ImportError: cannot import name '[^']+' from partially initialized module", confidence=0.8,
         means="the program's modules import each other in a circle", scope=RAISED),
     # A file of the project: not below the interpreter's own directories.
-    Row("project-import", "environment-mismatch", ROOT, _IMPORT,
-        "cannot import name",
+    Row("project-import", "environment-mismatch", ROOT, _IMPORT, "cannot import name",
         r"ImportError: cannot import name '[^']+' from '[^']+' \((?P<file>/(?:(?!(?:site|dist)-packages/|"
         r"lib(?:64)?/python\d)[^)]){1,400})\)", confidence=0.75,
-        means="that file of the project has no such name on this node", scope=RAISED,
-        fix=PROJECT),
-    Row("other-program", "environment-mismatch", WEAK,
-        "glibc elf/dl-lookup.c, of a program that is not Python",
+        means="that file of the project has no such name on this node", scope=RAISED, fix=PROJECT),
+    Row("other-program", "environment-mismatch", WEAK, "glibc elf/dl-lookup.c, of a program that is not Python",
         "symbol lookup error", r"^(?!\S*python)\S+: symbol lookup error: .*undefined symbol: ", confidence=0.4,
         means="a program beside the ranks finds another library than it was built with"),
     Row("other-apex", "environment-mismatch", ROOT, "PyPI's apex 0.9.10dev, another package than NVIDIA's",
@@ -73,10 +67,9 @@ ROWS = (
         fix="Run `python -m pip uninstall apex` on every node, and build NVIDIA's apex from its repository, or "
             "use torch.amp instead"),
     Row("torch-symbol", "environment-mismatch", ROOT,
-        "the dynamic linker, of an extension that was built for another torch",
-        "undefined symbol: _ZN",
-        r"(?:^|/)(?P<module>[A-Za-z]\w{0,60})(?:\.cpython-[\w-]{1,40})?\.so: undefined symbol: _ZNK?\d?(?:3c10|"
-        r"2at|5torch)", confidence=0.9, means="that extension was built for another torch", scope=RAISED,
+        "the dynamic linker, of an extension that was built for another torch", "undefined symbol: _ZN",
+        r"(?:^|/)(?P<module>[A-Za-z]\w{0,60})(?:\.cpython-[\w-]{1,40})?\.so: undefined symbol: _ZNK?\d?(?:3c10|2at|"
+        r"5torch)", confidence=0.9, means="that extension was built for another torch", scope=RAISED,
         fix="Build it again for this torch, on every node: `python -m pip install --force-reinstall --no-deps "
             "--no-cache-dir --no-build-isolation PACKAGE`, such as flash-attn for flash_attn_2_cuda. Here it is "
             "{module}"),
@@ -96,13 +89,12 @@ ROWS = (
             "~/.cache/torch_extensions after it"),
     Row("compiler", "environment-mismatch", ROOT,
         "gcc, nvcc, hipcc, ptxas, setuptools, Triton runtime/build.py: what is compiled on the node",
-        "fatal error: |nvcc fatal|ptxas fatal|Command '['|error: command '|libcuda.so cannot|"
-        "subprocess-exited-with|ailed building wheel|ailed to build",
+        "fatal error: |nvcc fatal|ptxas fatal|Command '['|error: command '|libcuda.so cannot|subprocess-exited-with|"
+        "ailed building wheel|ailed to build",
         r"fatal error: \S{1,200}\.h(?:pp)?: No such file|(?:nvcc|ptxas) fatal +:|libcuda\.so cannot found|"
-        r"(?:Command '\[|error: command )'(?:which', ')?(?:/\S{1,200}/)?(?:gcc|g\+\+|cc|c\+\+|clang\S*|nvcc|"
-        r"hipcc|ninja|cmake|ptxas)\S*'|subprocess-exited-with-error|Failed building wheel|"
-        r"Failed to build installable wheels", confidence=0.75,
-        means="a kernel or an extension could not be compiled here", scope=RAISED,
+        r"(?:Command '\[|error: command )'(?:which', ')?(?:/\S{1,200}/)?(?:gcc|g\+\+|cc|c\+\+|clang\S*|nvcc|hipcc|"
+        r"ninja|cmake|ptxas)\S*'|subprocess-exited-with-error|Failed building wheel|Failed to build installable wheels",
+        confidence=0.75, means="a kernel or an extension could not be compiled here", scope=RAISED,
         fix="Read the compiler's own lines above it. Python.h is of python3-dev, the CUDA headers and nvcc of a "
             "toolkit of torch's CUDA version (`nvcc --version`), libcuda of the driver (`ldconfig -p | grep "
             "libcuda`). A wheel that is built for this torch needs no compiler"),
@@ -111,17 +103,14 @@ ROWS = (
         means="the build tool of extensions is not installed there, or not on PATH", scope=RAISED,
         fix="Run `python -m pip install ninja` on {node} with the interpreter that runs the training, and keep "
             "its bin directory on PATH"),
-    Row("pip-conflict", "environment-mismatch", ROOT,
-        "pip _internal/resolution/resolvelib/factory.py, uv resolver",
+    Row("pip-conflict", "environment-mismatch", ROOT, "pip _internal/resolution/resolvelib/factory.py, uv resolver",
         "conflicting dependencies|ResolutionImpossible|No matching distribution|that satisfies the requirement|"
         "No solution found when resolving",
-        "these package versions have conflicting dependencies|ResolutionImpossible|"
-        "No matching distribution found for|Could not find a version that satisfies the requirement|"
-        "No solution found when resolving", confidence=0.92,
+        "these package versions have conflicting dependencies|ResolutionImpossible|No matching distribution found for|"
+        "Could not find a version that satisfies the requirement|No solution found when resolving", confidence=0.92,
         means="the packages that are asked for do not fit each other, this Python or this machine",
-        fix="Install torch of one version first, from its own index (`--index-url`, `--extra-index-url`), then "
-            "the others without another torch: `python -m pip install --no-deps`. Their requirements name the "
-            "version"),
+        fix="Install torch of one version first, from its own index (`--index-url`, `--extra-index-url`), then the "
+            "others without another torch: `python -m pip install --no-deps`. Their requirements name the version"),
     Row("module-hollow", "environment-mismatch", ROOT,
         "CPython Objects/moduleobject.c, Python/ceval.c: a package without what it must have",
         "module '|unknown location",
@@ -135,12 +124,10 @@ ROWS = (
     Row("library-unopened", "environment-mismatch", ROOT,
         "dlopen(3) in NCCL, Triton and others: a library that is not found",
         "ailed to open lib|ailed to load lib|ould not load lib",
-        r"(?:[Ff]ailed to (?:open|load)|[Cc]ould not load) (?:library |"
-        r"lib)?(?P<lib>lib[\w+-]{1,60}\.so[\w.]{0,20})", confidence=0.8,
-        means="that library is not found on this node", scope=RAISED,
-        fix="Look for it with `find / -name '{lib}*'` on that node, and put its directory into LD_LIBRARY_PATH, "
-            "alike on all nodes. A container gets the driver's libraries from its runtime "
-            "(NVIDIA_DRIVER_CAPABILITIES=all)"),
+        r"(?:[Ff]ailed to (?:open|load)|[Cc]ould not load) (?:library |lib)?(?P<lib>lib[\w+-]{1,60}\.so[\w.]{0,20})",
+        confidence=0.8, means="that library is not found on this node", scope=RAISED,
+        fix="Look for it with `find / -name '{lib}*'` on that node, and put its directory into LD_LIBRARY_PATH, alike "
+            "on all nodes. A container gets the driver's libraries from its runtime (NVIDIA_DRIVER_CAPABILITIES=all)"),
     Row("vllm-one-node", "cuda-device-unavailable", ROOT,
         "vLLM executor/uniproc_executor.py, v1/worker: more ranks than this node has devices",
         "max local gpu count", r"world_size \(\d+\) is less than than max local gpu count", confidence=0.92,
@@ -166,12 +153,10 @@ ROWS = (
         fix="Run `python -m pip install -U transformers vllm` (of these the one that says so) on every node, or "
             "use an engine that knows the model"),
     Row("version-range", "environment-mismatch", ROOT,
-        "transformers utils/versions.py, packaging: a range that the installed version is not in",
-        "equires ",
+        "transformers utils/versions.py, packaging: a range that the installed version is not in", "equires ",
         r"[Rr]equires (?P<module>[A-Za-z][\w.-]{0,60})(?: version)? ?(?P<range>[<>=!~]=? ?[\w.,<>=!~ ]{1,60}?),? "
-        r"but (?:got|found|have)", confidence=0.8,
-        means="the installed version is outside the range that is wanted", scope=RAISED,
-        fix="Run `python -m pip install '{module}{range}'` on every node"),
+        r"but (?:got|found|have)", confidence=0.8, means="the installed version is outside the range that is wanted",
+        scope=RAISED, fix="Run `python -m pip install '{module}{range}'` on every node"),
     *table("CPython, importlib, packaging names and versions", ROOT, "environment-mismatch", [
         ("cannot-import-name", "cannot import name", "ImportError: cannot import name", 0.75,
          "the installed package has another version than the program needs"),
@@ -186,11 +171,10 @@ ROWS = (
     Row("device-package", "environment-mismatch", ROOT,
         "torch/__init__.py, c10 Device.cpp: the package that brings a device was not imported",
         "at start of device string|has no attribute 'npu'|has no attribute 'hpu'",
-        "at start of device string: (?P<device>npu|hpu|xla|xpu)|module 'torch' has no attribute '(?P<device2>npu|"
-        "hpu)'", confidence=0.92, means="no package has brought that device to torch in this process",
-        scope=RAISED,
-        fix="Import the package of the accelerator before its device is used, in every process. Such a package "
-            "must be of the same release as torch"),
+        "at start of device string: (?P<device>npu|hpu|xla|xpu)|module 'torch' has no attribute '(?P<device2>npu|hpu)'",
+        confidence=0.92, means="no package has brought that device to torch in this process", scope=RAISED,
+        fix="Import the package of the accelerator before its device is used, in every process. Such a package must "
+            "be of the same release as torch"),
     *table("CPython, importlib, packaging names and versions", ROOT, "environment-mismatch", [
         ("binary-abi",
          "compiled against|compiled  against|VERSION_MISMATCH|multiarray failed|binary incompatibility|compiled "
@@ -212,19 +196,17 @@ ROWS = (
          "Unable to JIT load the|Failed to find C compiler|Error compiling objects for extension", 0.75),
         ("illegal-hardware", "llegal instruction", r"\bIllegal instruction\b", 0.6,
          "a library was built for another processor", "segfault-native"),
-        ("module-attribute",
-         "'_OpNamespace' |AttributeError: module|' has no attribute '|object has no attribute '_",
-         r"AttributeError: (?:module '[\w.]+' has no attribute|'_OpNamespace' )|"
-         r"\bmodule '[\w.]+' has no attribute '|'\w*(?:DistributedDataParallel|Tensor|Parameter|DataLoader\w*|"
-         r"Optimizer|ProcessGroup\w*)' object has no attribute '_[a-z]", 0.68,
+        ("module-attribute", "'_OpNamespace' |AttributeError: module|' has no attribute '|object has no attribute '_",
+         r"AttributeError: (?:module '[\w.]+' has no attribute|'_OpNamespace' )|\bmodule '[\w.]+' has no attribute '|"
+         r"'\w*(?:DistributedDataParallel|Tensor|Parameter|DataLoader\w*|Optimizer|"
+         r"ProcessGroup\w*)' object has no attribute '_[a-z]", 0.68,
          "the installed package has another version than the program expects"),
     ]),
     Row("version-apart", "environment-mismatch", ROOT, "Ray python/ray/_private/utils.py check_version_info",
         "ersion mismatch", "Version mismatch: The cluster was started with", confidence=0.92,
         means="this node has another version of Ray or Python than the cluster", scope=RAISED,
-        fix="Use one version of Ray and of Python on all nodes: `python -m pip install 'ray==VERSION'`, or one "
-            "image. Where that cluster is not the one meant, end it with `ray stop --force`, or unset "
-            "RAY_ADDRESS"),
+        fix="Use one version of Ray and of Python on all nodes: `python -m pip install 'ray==VERSION'`, or one image. "
+            "Where that cluster is not the one meant, end it with `ray stop --force`, or unset RAY_ADDRESS"),
     Row("torchvision-operator", "environment-mismatch", ROOT, "torchvision and torch of two releases",
         "torchvision::", r"operator torchvision::\w+ does not exist|Could not run 'torchvision::", confidence=0.93,
         means="torchvision was built for another torch", scope=RAISED,
@@ -247,10 +229,9 @@ ROWS = (
     Row("unsupported-kernel", "environment-mismatch", ROOT,
         "TransformerEngine common/, cuDNN's frontend, cuBLAS: no kernel for these shapes and types on this GPU",
         "in function nvte_|_STATUS_NOT_SUPPORTED|valid execution plan|suitable cuBLAS",
-        r"in function nvte_\w{1,60}: |CU(?:BLAS|DNN)_STATUS_NOT_SUPPORTED|No valid execution plans?|"
-        r"suitable cuBLAS", confidence=0.6,
-        means="this release of the library has no kernel for that call on this GPU", also="program-exception",
-        scope=RAISED),
+        r"in function nvte_\w{1,60}: |CU(?:BLAS|DNN)_STATUS_NOT_SUPPORTED|No valid execution plans?|suitable cuBLAS",
+        confidence=0.6, means="this release of the library has no kernel for that call on this GPU",
+        also="program-exception", scope=RAISED),
     *table("CPython importlib, importlib.metadata, transformers utils/import_utils.py", ROOT, "missing-module", [
         ("no-module", "No module named|ModuleNotFoundError",
          r"No module named ['\"]?(?P<module>[\w.-]+)|ModuleNotFoundError"),
@@ -273,16 +254,13 @@ ROWS = (
         "torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
         "loading state_dict|size mismatch for|key(s) in state_dict|copying a param",
         r"loading state_dict|size mismatch for |(?:Missing|Unexpected) key\(s\) in state_dict|"
-        r"copying a param with shape", scope=RAISED,
-        fix=SAME_MODEL),
+        r"copying a param with shape", scope=RAISED, fix=SAME_MODEL),
     Row("zero-world", "checkpoint-unreadable", ROOT, "DeepSpeed runtime/engine.py _load_zero_checkpoint",
         "used a DP world size", "checkpoint being loaded used a DP world size", confidence=0.95,
         means="it is in as many parts as ranks have saved it", scope=RAISED,
-        fix="Start as many ranks as have saved it. Or convert it with DeepSpeed's ds_to_universal.py and load "
-            "it with `load_universal`. `zero_to_fp32.py`, which lies in it, gives the weights without the "
-            "optimizer"),
-    Row("weights-only", "checkpoint-unreadable", ROOT,
-        "torch serialization.py: torch 2.6 and later load weights alone",
+        fix="Start as many ranks as have saved it. Or convert it with DeepSpeed's ds_to_universal.py and load it with "
+            "`load_universal`. `zero_to_fp32.py`, which lies in it, gives the weights without the optimizer"),
+    Row("weights-only", "checkpoint-unreadable", ROOT, "torch serialization.py: torch 2.6 and later load weights alone",
         "Weights only load failed|allowed global by default",
         "Weights only load failed|was not an allowed global by default", confidence=0.95,
         means="it holds other objects too", scope=RAISED,
@@ -292,18 +270,16 @@ ROWS = (
            "(reader), nn/modules/module.py, safetensors, DeepSpeed", ROOT, "checkpoint-unreadable", [
         # torch distributed/checkpoint: default_planner.py, filesystem.py, planner_helpers.py
         ("sharded-state", "mismatch sizes torch|Size mismatch between saved|Invalid checkpoint metadata",
-         r"mismatch sizes torch\.Size|Size mismatch between saved .{0,60}and current|"
-         r"Invalid checkpoint metadata for"),
+         r"mismatch sizes torch\.Size|Size mismatch between saved .{0,60}and current|Invalid checkpoint metadata for"),
         ("archive",
          "PytorchStreamReader|central directory|invalid load key|pickle data was truncated|Invalid magic number|"
          "UnpicklingError|unexpected EOF|file might be corrupted|legacy loading|load weights|storage has wrong|"
-         "MetadataIncompleteBuffer|HeaderTooLarge|HeaderTooSmall|InvalidHeader|SafetensorError|not a ZIP|not a "
-         "zip",
-         "PytorchStreamReader failed|failed finding central directory|invalid load key|"
-         "pickle data was truncated|Invalid magic number; corrupt|UnpicklingError|"
-         "Unable to load weights from (?:pytorch )?checkpoint|unexpected EOF, expected|file might be corrupted|"
-         "MetadataIncompleteBuffer|storage has wrong (?:byte )?size: expected|HeaderToo(?:Large|Small)|"
-         "InvalidHeader|SafetensorError|not a (?:ZIP|zip) (?:archive|file)"),
+         "MetadataIncompleteBuffer|HeaderTooLarge|HeaderTooSmall|InvalidHeader|SafetensorError|not a ZIP|not a zip",
+         "PytorchStreamReader failed|failed finding central directory|invalid load key|pickle data was truncated|"
+         "Invalid magic number; corrupt|UnpicklingError|Unable to load weights from (?:pytorch )?checkpoint|"
+         "unexpected EOF, expected|file might be corrupted|MetadataIncompleteBuffer|"
+         "storage has wrong (?:byte )?size: expected|HeaderToo(?:Large|Small)|InvalidHeader|SafetensorError|"
+         "not a (?:ZIP|zip) (?:archive|file)"),
         ("optimizer-groups", "loaded state dict|parameter group",
          "loaded state dict (?:has a different number|contains a parameter group)", 0.9),
     ], scope=RAISED),
@@ -316,15 +292,12 @@ ROWS = (
          "incomplete).{0,60}checkpoint(?!ing))|Missing key in checkpoint state_dict", 0.85),
         ("empty-pickle", "Ran out of input", "EOFError: Ran out of input", 0.75, "the file is empty or cut off"),
     ]),
-    Row("stream-writer", "disk-full", ROOT,
-        "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)",
+    Row("stream-writer", "disk-full", ROOT, "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)",
         "PytorchStreamWriter|basic_ios::clear|unexpected pos|file write failed|write(): fd",
         r"\bwrite\(\): fd \d+ failed with|basic_ios::clear: iostream error|PytorchStreamWriter failed writing|"
         r"unexpected pos \d+ vs \d+|file write failed", confidence=0.78,
-        means="torch could not write the whole file: the disk or the quota is full, in almost all cases",
-        scope=RAISED),
-    Row("disk-pressure", "disk-full", ROOT,
-        "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)",
+        means="torch could not write the whole file: the disk or the quota is full, in almost all cases", scope=RAISED),
+    Row("disk-pressure", "disk-full", ROOT, "errno 28 ENOSPC, 122 EDQUOT, torch inline_container.cc (writer)",
         "ephemeral|ephemeral-storage|DiskPressure|disk full|disk is full|Disk full|EmptyDir|FreeDiskSpaceFailed|"
         "full, available space",
         r"ephemeral local storage usage exceeds|Usage of EmptyDir volume .* exceeds|FreeDiskSpaceFailed|"
@@ -342,17 +315,13 @@ ROWS = (
         means="the worker that had put a tensor there has ended, or removed it", scope=RAISED,
         fix="Share by descriptors: torch.multiprocessing.set_sharing_strategy('file_descriptor'), with `ulimit "
             "-n 65536`. Or use fewer workers"),
-    Row("loader-bus", "dataloader-worker-killed", ROOT,
-        "torch utils/data/dataloader.py, csrc/DataLoader.cpp",
+    Row("loader-bus", "dataloader-worker-killed", ROOT, "torch utils/data/dataloader.py, csrc/DataLoader.cpp",
         "us error",
         r"DataLoader worker (?:\(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40})?is killed by signal: Bus error|"
-        r"Unexpected bus error encountered in worker", confidence=0.88, means="", also="shm-too-small",
-        scope=RAISED,
-        fix="Run `df -h /dev/shm` on {node}. A bus error says that it was full. Containers take "
-            "`--shm-size=16g` or `--ipc=host`, pods an emptyDir with `medium: Memory` there. Or use fewer "
-            "workers"),
-    Row("loader-worker", "dataloader-worker-killed", ROOT,
-        "torch utils/data/dataloader.py, csrc/DataLoader.cpp",
+        r"Unexpected bus error encountered in worker", confidence=0.88, means="", also="shm-too-small", scope=RAISED,
+        fix="Run `df -h /dev/shm` on {node}. A bus error says that it was full. Containers take `--shm-size=16g` or "
+            "`--ipc=host`, pods an emptyDir with `medium: Memory` there. Or use fewer workers"),
+    Row("loader-worker", "dataloader-worker-killed", ROOT, "torch utils/data/dataloader.py, csrc/DataLoader.cpp",
         "encountered in worker|DataLoader|Pin memory thread",
         r"DataLoader worker (?:\(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40})?(?:exited unexpectedly|"
         r"is killed by signal(?!: Bus))|Unexpected (?:segmentation fault|"
@@ -364,8 +333,7 @@ ROWS = (
          "annot allocate memory|DefaultCPUAllocator|rrno 12|MemoryError|Failed to malloc|returned null|bad_alloc|"
          "Cannot allocate memory",
          r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\]|\b(?:_Array|Arrow)?MemoryError\b|"
-         r"Failed to malloc \d+ bytes|malloc\(size=\d+\) returned null|std::bad_alloc|[Cc]annot allocate memory",
-         0.75),
+         r"Failed to malloc \d+ bytes|malloc\(size=\d+\) returned null|std::bad_alloc|[Cc]annot allocate memory", 0.75),
         ("cpu-memalign", "posix_memalign", r"posix_memalign\(.{0,60}== 0\. 12 vs 0", 0.75,
          "this machine had no memory left for a tensor"),
     ], scope=RAISED | Scope.AGENT),
@@ -388,8 +356,7 @@ ROWS = (
          "the arguments and the environment together are longer than the kernel allows"),
         ("shell-variable", "unbound variable", r": line \d+: \w+: unbound variable", 0.75,
          "the script expects a variable that its caller did not set"),
-        ("ssh-config", "onfiguration option", r": line \d+: Bad configuration option|Bad configuration option: ",
-         0.9),
+        ("ssh-config", "onfiguration option", r": line \d+: Bad configuration option|Bad configuration option: ", 0.9),
         ("mpi-arguments", "attempt to run as root|job failed to map|rcmd type",
          r"detected an attempt to run as root|^Your job failed to map|pdsh@\S+ Unknown rcmd type", 0.85),
         ("options",
@@ -418,8 +385,7 @@ ROWS = (
         ("option-values", "max_model_len|Please set at least one of '",
          "User-specified max_model_len .* is greater than|Please set at least one of '", 0.85),
     ], scope=RAISED, fix=OPTIONS),
-    Row("line-continuation", "bad-launch-arguments", WEAK,
-        "sh, bash: an option that stands alone on its line",
+    Row("line-continuation", "bad-launch-arguments", WEAK, "sh, bash: an option that stands alone on its line",
         ": command not found", r"(?<![\w-])--?[A-Za-z][\w-]*: command not found", confidence=0.5,
         means="the backslash at the end of the line before is missing, or a blank follows it"),
     Row("no-script", "remote-path-missing", ROOT,
@@ -428,11 +394,10 @@ ROWS = (
         r"can't open file '?(?P<path>[^']+)'?: \[Errno 2\]|can't find '__main__' module", confidence=0.92),
     Row("no-tool", "remote-path-missing", ROOT, "CPython subprocess.py: a program that a library starts",
         "No such file or directory: '",
-        r"No such file or directory: '(?P<tool>ldconfig|nvcc|hipcc|gcc|g\+\+|c\+\+|cc|ninja|git|ffmpeg|ip|ssh|"
-        r"srun|scontrol|sinfo|mpirun|nvidia-smi|rocm-smi|rocminfo|npu-smi|hl-smi)'$", confidence=0.92,
+        r"No such file or directory: '(?P<tool>ldconfig|nvcc|hipcc|gcc|g\+\+|c\+\+|cc|ninja|git|ffmpeg|ip|ssh|srun|"
+        r"scontrol|sinfo|mpirun|nvidia-smi|rocm-smi|rocminfo|npu-smi|hl-smi)'$", confidence=0.92,
         means="that program is not there, or not on PATH", scope=RAISED,
-        fix="Install {tool} on {node}, or put its directory on PATH there (/sbin and /usr/sbin hold ldconfig "
-            "and ip)"),
+        fix="Install {tool} on {node}, or put its directory on PATH there (/sbin and /usr/sbin hold ldconfig and ip)"),
     Row("no-orted", "remote-path-missing", ROOT, "Open MPI plm_rsh: its daemon orted, of PRRTE prted",
         "orted: |prted: ", r"\b(?:orted|prted): (?:command )?not found", confidence=0.93,
         means="mpirun starts its daemon there by ssh, and that shell does not find it",
@@ -445,10 +410,9 @@ ROWS = (
          r"executable file not found in \$?PATH|(?:bash|sh|zsh|env|cd|nohup|srun|exec|execve\(\)|execvp|tcsh|csh|"
          r"time|timeout|numactl|su)\b[^:]*: .{0,200}No such file or directory|(?:execve|execvp|"
          r"exec)\b.{0,120}No such file|cannot execute: required file not found", 0.88),
-        ("chdir",
-         "chdir|change directory|change to directory|couldn't chdir|chdir to|working directory|No such file",
-         r"couldn't chdir to|[Cc]an(?:'t|not) change (?:to )?(?:working )?directory|chdir\b.{0,80}(?:No such|"
-         r"fail)|working directory .{0,80}(?:does not exist|not found)", 0.92),
+        ("chdir", "chdir|change directory|change to directory|couldn't chdir|chdir to|working directory|No such file",
+         r"couldn't chdir to|[Cc]an(?:'t|not) change (?:to )?(?:working )?directory|chdir\b.{0,80}(?:No such|fail)|"
+         r"working directory .{0,80}(?:does not exist|not found)", 0.92),
         ("mpirun-executable", "executable",
          r"(?:could not|unable to) (?:find|access|locate|launch).{0,60}(?:specified )?executable|"
          r"could not access\s+or execute an executable", 0.88),
@@ -465,11 +429,10 @@ ROWS = (
         "forbidden: User",
         r"(?<!RepositoryNotFoundError: )40[13] Client Error|Access ?Denied|\(ExpiredToken\)|NoCredentialsError|"
         r"is forbidden: User \S+ cannot", confidence=0.7),
-    Row("is-directory", "missing-file", ROOT, "errno 21 EISDIR",
-        "rrno 21]|IsADirectoryError", r"\[Errno 21\]|IsADirectoryError", confidence=0.85,
-        means="a directory stands where the program wants a file", scope=RAISED,
-        fix="Run `ls -l {path}` on every node. Name the file inside it that the program wants, or correct the "
-            "path"),
+    Row("is-directory", "missing-file", ROOT, "errno 21 EISDIR", "rrno 21]|IsADirectoryError",
+        r"\[Errno 21\]|IsADirectoryError", confidence=0.85, means="a directory stands where the program wants a file",
+        scope=RAISED,
+        fix="Run `ls -l {path}` on every node. Name the file inside it that the program wants, or correct the path"),
     Row("no-file", "missing-file", ROOT, "errno 2 ENOENT, 20 ENOTDIR, huggingface_hub, datasets",
         "rrno 2]|rrno 20]|FileNotFoundError|NotADirectoryError|No such file or directory",
         r"\[Errno (?:2|20)\]|FileNotFoundError|NotADirectoryError|No such file or directory", confidence=0.85,
@@ -506,8 +469,7 @@ ROWS = (
          "Signal 11|ignal: 11|egmentation Fault|egmentation fault|SIGSEGV|segfault at|Segfault|signal 11|signal "
          "SIGSEGV", r"[Ss]egmentation [Ff]ault|SIGSEGV|segfault at|[Ss]ignal:? 11\b", 0.7),
         ("heap",
-         "sysmalloc|double free|free():|malloc():|corrupted|munmap_chunk|stack smashing|realloc():|general "
-         "protection",
+         "sysmalloc|double free|free():|malloc():|corrupted|munmap_chunk|stack smashing|realloc():|general protection",
          r"double free or corruption|sysmalloc: Assertion|(?:free|malloc|realloc)\(\): |munmap_chunk\(\)|"
          r"stack smashing detected|general protection fault|corrupted (?:size|double)", 0.75),
         ("fatal-python", "Fatal Python error",
@@ -536,17 +498,15 @@ ROWS = (
     Row("process-limit", "limit-too-small", WEAK,
         "errno 11 EAGAIN of fork(2) and pthread_create(3): CPython, OpenBLAS, libgomp, libomp, bash",
         "temporarily unavailable|start new thread|thread_create failed|System error #11",
-        r"can't start new thread|pthread_create failed|(?:fork|[Tt]hread creation failed|^thread|"
-        r"System error #11|what\(\)): .*Resource temporarily unavailable|"
-        r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable", confidence=0.7,
+        r"can't start new thread|pthread_create failed|(?:fork|[Tt]hread creation failed|^thread|System error #11|"
+        r"what\(\)): .*Resource temporarily unavailable|BlockingIOError: \[Errno 11\] Resource temporarily unavailable",
+        confidence=0.7,
         means="the limit of processes and threads was reached, that of the user (ulimit -u) or of the container "
-              "(pids.max)",
-        fix=PROCESSES),
+              "(pids.max)", fix=PROCESSES),
     Row("mpi-no-finalize", "rank-exited-early", SYMPTOM, "Open MPI, PRRTE help-prun.txt proc-exit-no-sync",
         "exiting improperly", r"exiting improperly\. There are", confidence=0.55,
         means="the process ended without a call that the others made"),
-    Row("cxx-uncaught", "unknown", SYMPTOM, "libstdc++ vterminate.cc",
-        "terminate called|what():",
+    Row("cxx-uncaught", "unknown", SYMPTOM, "libstdc++ vterminate.cc", "terminate called|what():",
         r"terminate called (?:after throwing an instance of|without an active exception)|^ *what\(\): +\S",
         confidence=0.25,
         means="an exception of C++ that nothing caught ended this process, and its text is of no known kind"),

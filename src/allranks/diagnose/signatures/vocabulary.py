@@ -121,8 +121,7 @@ ROWS = (
             r"\bexclusive\b|\bconflict|\bdivisible\b)", 0.55,
             "the library does not take what its options ask for together", OPTIONS, trace=_OF_LIBRARY),
     _words("words-address", "name-resolution",
-            r"(?:unable|failed|could not|cannot)\b.{0,20}\b(?:get|resolve|look up)\b.{0,20}\b(?:host|address|name)",
-            0.55),
+        r"(?:unable|failed|could not|cannot)\b.{0,20}\b(?:get|resolve|look up)\b.{0,20}\b(?:host|address|name)", 0.55),
     _words("words-connect", "master-unreachable",
             r"(?:unable|failed|could not|cannot|can't)\b.{0,20}\b(?:connect|reach)\b(?:.{0,40}?\bto "
             r"(?P<peer>[\w.-]{1,80})[: ](?:at )?(?:port )?(?P<port>\d{2,5})\b)?", 0.5),
