@@ -56,20 +56,11 @@ class ContainerReason:
 
 
 @dataclass(frozen=True)
-class ContainerState:
-    """Of a container: one of the three."""
-
-    running: Mapping[str, Json] | None = None
-    terminated: ContainerReason | None = None
-    waiting: ContainerReason | None = None
-
-
-@dataclass(frozen=True)
 class ContainerStatus:
-    """A container's status."""
+    """A container's status. Its state is running, terminated or waiting."""
 
     name: str = ""
-    state: ContainerState | None = None
+    state: Mapping[str, ContainerReason] | None = None
 
 
 @dataclass(frozen=True)
@@ -168,7 +159,7 @@ def _read(item: Item, container: str) -> Pod | None:
     if not index.isdecimal():
         return None
     state = _state(status, container)
-    why = state.terminated or state.waiting or ContainerReason()
+    why = state.get("terminated") or state.get("waiting") or ContainerReason()
     gates = ", ".join(gate.name for gate in item.spec.schedulingGates or ())
     disrupted = [c.reason or "" for c in status.conditions or () if c.type == "DisruptionTarget"]
     return Pod(
@@ -179,8 +170,8 @@ def _read(item: Item, container: str) -> Pod | None:
         status.phase,
         metadata.creationTimestamp or "",
         machine=item.spec.nodeName or "",
-        started=bool(state.running) or state.terminated is not None,
-        ended=state.terminated is not None or status.phase in ("Failed", "Succeeded"),
+        started="running" in state or "terminated" in state,
+        ended="terminated" in state or status.phase in ("Failed", "Succeeded"),
         why=why.reason or ("SchedulingGated" if gates else ""),
         message=why.message or status.message or gates,
         exit_code=why.exitCode,
@@ -200,17 +191,13 @@ def _grace(item: Item) -> str:
     return ""
 
 
-def _state(status: Status, container: str) -> ContainerState:
+def _state(status: Status, container: str) -> Mapping[str, ContainerReason]:
     """Find the state of our container; before it, that of an init container that does not go on."""
     for one in status.initContainerStatuses or ():
-        state = one.state or ContainerState()
-        if state.terminated is None:
-            return ContainerState(waiting=state.waiting)
-        if state.terminated.exitCode != 0:
-            return state
-    return next(
-        (c.state or ContainerState() for c in status.containerStatuses or () if c.name == container), ContainerState()
-    )
+        ended = (one.state or {}).get("terminated")
+        if ended is None or ended.exitCode != 0:
+            return {name: why for name, why in (one.state or {}).items() if name != "running"}
+    return next((c.state or {} for c in status.containerStatuses or () if c.name == container), {})
 
 
 # -- before it begins ----------------------------------------------------------------------------------

@@ -82,7 +82,9 @@ def test_too_few_samples_are_no_reason(missing: SuspectLook) -> None:
 
 
 def test_the_sentence() -> None:
-    found = Straggler((5,), GroupKey("0", 8, 0), "all_reduce", 0.18, 0.31, 0.97, 30, 0.58, 1_800_000_000.0, 0.001)
+    found = Straggler(
+        (5,), 0.18, 0.97, 30, 0.58, 0.31, GroupKey("0", 8, 0), "all_reduce", 1_800_000_000.0, 0.001
+    )
     finding = slow_rank_finding(found, reason(look(*[at(41)] * 5, periods=20, throttled=18, stood=1.2)), NAMES, 400)
     assert finding.message == (
         "rank 5 on h3 arrives 180 ms late at every all_reduce since step 400: the other 7 ranks wait 31 % of the time. "

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from allranks.findings import Hang
-from allranks.text import count_of, group, join_words, name_with, plural
+from allranks.text import group, join_words, plural
 
 from ..words import name_by_node, numbers
 from .doing import AT_LOCK, ActivityKind, Doing
@@ -183,11 +183,16 @@ def _outside(
     `kind` is that of the first named."""
     _, confidence, remedy = _OUTSIDE[kind]
     by_kind = group(culprits, lambda rank: doings[rank].kind)
-    parts = [_says_outside(ranks, doings[ranks[0]], names) for _, ranks in by_kind.items()]
+    parts = [_says_outside(ranks, doings[ranks[0]], names) for ranks in by_kind.values()]
     first = by_kind[kind][0]
+    others = "no other rank goes on"
+    if waiting:
+        others = _wait(waiting, names)
+    elif ended:
+        others = f"{_named(ended, names)} ended with code 0"
     return Hang(
         STRAGGLER,
-        f"{join_words(parts)}; {_others(waiting, ended, names)}",
+        f"{join_words(parts)}; {others}",
         remedy.format(node=names.get(first, "the node"), rank=first),
         confidence=confidence,
         culprits=tuple(culprits),
@@ -195,14 +200,6 @@ def _outside(
         evidence=_evidence(culprits, doings),
         slow=list(by_kind) == [ActivityKind.BUSY],
     )
-
-
-def _others(waiting: Doings, ended: Sequence[int], names: Names) -> str:
-    if waiting:
-        return _wait(waiting, names)
-    if ended:
-        return f"{_named(sorted(ended), names)} ended with code 0"
-    return "no other rank goes on"
 
 
 def _says_outside(ranks: Sequence[int], item: Doing, names: Names) -> str:
@@ -230,7 +227,7 @@ def _apart(doings: Doings, waiting: Doings, blind: list[int], names: Names) -> H
         message = f"{_named(blind, names)} could not be sampled, and {_wait(waiting, names)}"
         return Hang("unknown", message, PAIRS, 0.4, tuple(blind), tuple(waiting))
     if len(groups) == 1:
-        message = f"all ranks wait in {_place(next(iter(waiting.values())))}: none is behind"
+        message = f"all ranks wait in {next(iter(waiting.values()))}: none is behind"
         return Hang("unknown", message, f"the network between them is suspect: {PAIRS}", 0.4, (), tuple(waiting))
     ordered = sorted(groups.values(), key=lambda ranks: (len(ranks), ranks))
     culprits: list[int] = []
@@ -238,7 +235,7 @@ def _apart(doings: Doings, waiting: Doings, blind: list[int], names: Names) -> H
     if len(ordered[0]) < len(ordered[-1]):
         culprits = ordered[0]
         confidence = 0.8
-    parts = [f"{_named(ranks, names)} in {_place(waiting[ranks[0]])}" for ranks in ordered]
+    parts = [f"{_named(ranks, names)} in {waiting[ranks[0]]}" for ranks in ordered]
     return Hang(
         MISMATCH,
         f"ranks wait in different collectives: {join_words(parts)}",
@@ -250,10 +247,6 @@ def _apart(doings: Doings, waiting: Doings, blind: list[int], names: Names) -> H
     )
 
 
-def _place(item: Doing) -> str:
-    return name_with(item.call, str(item.at or ""))
-
-
 def _named(ranks: Iterable[int], names: Names) -> str:
     """Write `ranks 2-3 on h2 and rank 5 on h3`."""
     return name_by_node(ranks, lambda rank: names.get(rank, "?"))
@@ -262,11 +255,8 @@ def _named(ranks: Iterable[int], names: Names) -> str:
 def _wait(waiting: Doings, names: Names) -> str:
     """Write `ranks 0-6 wait in all_reduce (train.py:41 in step)`."""
     who = _named(waiting, names) if len(waiting) <= 2 else f"ranks {numbers(waiting)}"
-    places = list(dict.fromkeys(_place(d) for d in waiting.values()))
-    words = f"{who} {plural(len(waiting), 'waits', 'wait')} in {join_words(places[:2])}"
-    if len(places) > 2:
-        words += f" and {count_of(len(places) - 2, 'more place')}"
-    return words
+    places = list(dict.fromkeys(map(str, waiting.values())))
+    return f"{who} {plural(len(waiting), 'waits', 'wait')} in {join_words(places, limit=3)}"
 
 
 def _evidence(ranks: Iterable[int], doings: Doings) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.jsontext import Json
 from allranks.protocol.samples import StackSample
-from allranks.text import with_reason
+from allranks.text import name_with, with_reason
 
 from .stacks import Frame, Stack, innermost_of_program, main_stack, native_call
 
@@ -79,6 +79,10 @@ class Doing:
     at: Frame | None = None
     why: str = ""
     stack: Stack = ()
+
+    def __str__(self) -> str:
+        """Write `all_reduce (train.py:41 in step)`."""
+        return name_with(self.call, str(self.at or ""))
 
     def place(self) -> tuple[str, str, int]:
         """Give what has to be the same for two ranks to stand at the same point."""

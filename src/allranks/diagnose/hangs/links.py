@@ -59,10 +59,7 @@ def dead_link(
         return None
     directed = [end for end in ends if end.is_directed]
     links = group(directed or ends, lambda end: (end.sender, end.receiver))
-    words = join_words([_link(of_link[0]) for of_link in list(links.values())[:SAID]])
-    if len(links) > SAID:
-        words += f" and {len(links) - SAID} more"
-    sender, receiver = next(iter(links))
+    words = join_words([_link(of_link[0]) for of_link in links.values()], limit=SAID + 1)
     return Hang(
         CAUSE,
         f"the link is at fault: {words}",
@@ -71,7 +68,7 @@ def dead_link(
         culprits=(),
         victims=tuple(sorted(second)),
         evidence=tuple(_line(end) for end in ends[:3]),
-        nodes=(sender, receiver),
+        nodes=next(iter(links)),
     )
 
 
@@ -128,29 +125,24 @@ def _waiting_links(first: Samples, second: Samples, names: Names) -> dict[Link, 
     return group(ends, lambda end: (end.sender, end.receiver))
 
 
-def _by_ends(rank: int, samples: Samples) -> dict[Link, RankSocket]:
+def _far(samples: Samples, rank: int) -> dict[Link, RankSocket]:
+    """Give the connections of a rank to other machines by their two ends."""
     if rank not in samples:
         return {}
-    return {(one.local, one.peer): one for one in _far(samples[rank])}
-
-
-def _far(sample: StackSample) -> list[RankSocket]:
-    return [one for one in sample.sockets if not is_loopback(one.peer)]
+    return {(one.local, one.peer): one for one in samples[rank].sockets if not is_loopback(one.peer)}
 
 
 def _waiting_ends(rank: int, first: Samples, second: Samples, names: Names) -> Iterable[LinkEnd]:
     """Find the connections of a rank to other ranks that had data on its way in both samples."""
-    before = _by_ends(rank, first)
-    for one in _far(second[rank]):
-        earlier = before.get((one.local, one.peer))
-        other = _find_other_end(one, second)
-        if earlier is None or other is None or not (earlier.queued and one.queued):
+    before = _far(first, rank)
+    for ends, one in _far(second, rank).items():
+        peer_rank, _ = _find_other_end(one, second)
+        if ends not in before or peer_rank is None or not (before[ends].queued and one.queued):
             continue
-        moved = one.acked - earlier.acked
-        ends = (names.get(rank, ""), names.get(other[0], ""))
-        if ends[0] and ends[0] == ends[1]:
-            continue  # no network is between them: the store of rank 0 is asked by its own rank, too
-        yield LinkEnd(rank, one, *ends, True, other[0], moved)
+        here = names.get(rank, "")
+        there = names.get(peer_rank, "")
+        if not here or here != there:  # else no network is between them: the store of rank 0 is asked by its own rank
+            yield LinkEnd(rank, one, here, there, True, peer_rank, one.acked - before[ends].acked)
 
 
 def _waiting_line(end: LinkEnd) -> str:
@@ -190,32 +182,29 @@ def _dead_ends(
     addresses: Mapping[str, str],
 ) -> Iterable[LinkEnd]:
     """Find the connections of a rank that got no answer from one sample to the next."""
-    before = _by_ends(rank, first)
-    for one in _far(second[rank]):
-        earlier = before.get((one.local, one.peer))
-        has_moved = earlier is None or earlier.acked != one.acked
+    before = _far(first, rank)
+    for ends, one in _far(second, rank).items():
+        has_moved = ends not in before or before[ends].acked != one.acked
         if one.retransmits < RETRANSMITS or (not one.connecting and (has_moved or not one.queued)):
             continue
-        other = _find_other_end(one, second)
         here = names.get(rank, "")
-        if other is None:
+        peer_rank, received = _find_other_end(one, second)
+        if peer_rank is None:
             yield LinkEnd(rank, one, here, addresses.get(one.peer.rpartition(":")[0], one.peer), False)
             continue
-        peer_rank, other_end = other
-        there = names.get(peer_rank, "")
-        if other_end.received > one.acked + ACK_OF_SYN:
-            yield LinkEnd(rank, one, there, here, True, peer_rank)
-        else:
-            yield LinkEnd(rank, one, here, there, True, peer_rank)
+        link = (here, names.get(peer_rank, ""))
+        if received > one.acked + ACK_OF_SYN:
+            link = link[::-1]
+        yield LinkEnd(rank, one, *link, True, peer_rank)
 
 
-def _find_other_end(one: RankSocket, samples: Samples) -> tuple[int, RankSocket] | None:
-    """Find the rank that has the other end of a connection, and how it counts."""
-    for rank, sample in samples.items():
-        for end in _far(sample):
-            if (end.local, end.peer) == (one.peer, one.local):
-                return rank, end
-    return None
+def _find_other_end(one: RankSocket, samples: Samples) -> tuple[int | None, int]:
+    """Find the rank that has the other end of a connection, and the bytes that it has received."""
+    for rank in samples:
+        end = _far(samples, rank).get((one.peer, one.local))
+        if end is not None:
+            return rank, end.received
+    return None, 0
 
 
 def _link(end: LinkEnd) -> str:

@@ -104,18 +104,16 @@ def _lost(incident: Incident, first: Failure, base: Candidate, text: str, compla
         return replace(base, message=message, remedy=DECIDE_AT_START, where=Where(node=master))
     node = _peer(incident, first)
     ranks = incident.ranks_of([node or ""]) - complaining
-    candidate = base
     peer = "a peer"
+    if ranks:
+        peer = node or peer
+        base = replace(base, confidence=0.5, where=place_of(incident, ranks))
     if len(ranks) == 1:
         peer = name_ranks(incident, ranks)
-        candidate = replace(base, confidence=0.5, culprits=ranks, where=place_of(incident, ranks))
-    elif ranks:
-        peer = node or peer
-        candidate = replace(base, confidence=0.5, where=Where(node=node))
+        base = replace(base, culprits=ranks)
     who = name_ranks(incident, [first.rank])
-    return replace(
-        candidate, message=f"{who} lost the connection to {peer}, and no rank shows a failure of its own: {text}"
-    )
+    message = f"{who} lost the connection to {peer}, and no rank shows a failure of its own: {text}"
+    return replace(base, message=message)
 
 
 def _mesh(incident: Incident, first: Failure, base: Candidate, text: str) -> Candidate:

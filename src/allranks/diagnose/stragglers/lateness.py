@@ -88,13 +88,13 @@ class Straggler(NamedTuple):
     """
 
     ranks: tuple[int, ...]
-    key: GroupKey
-    operation: str
     late: float
-    share: float
     steady: float
     steps: int
     period: float
+    share: float = 0.0
+    key: GroupKey = GroupKey("", 0, 0)
+    operation: str = ""
     since_t: float | None = None
     before: float = 0.0
     sequence: int = 0
@@ -230,16 +230,15 @@ def find_straggler(
     together are a straggler where one node has them all. Where none is late at every step, means of some steps are
     judged: a quota stops a rank every other step.
     """
-    straggler = _judge(key, history.operation, history.steps, fresh, node_of, clocks)
-    if straggler is not None:
-        return straggler
-    blocks = [
-        _mean(history.steps[at : at + BLOCK]) for at in range(len(history.steps) % BLOCK, len(history.steps), BLOCK)
-    ]
-    straggler = _judge(key, history.operation, blocks, min(fresh // BLOCK, MOST_BLOCKS), node_of, clocks)
+    steps = history.steps
+    straggler = _judge(steps, fresh, node_of, clocks)
     if straggler is None:
-        return None
-    return straggler._replace(is_mean=True)
+        blocks = [_mean(steps[at : at + BLOCK]) for at in range(len(steps) % BLOCK, len(steps), BLOCK)]
+        straggler = _judge(blocks, min(fresh // BLOCK, MOST_BLOCKS), node_of, clocks)
+        if straggler is None:
+            return None
+        straggler = straggler._replace(is_mean=True)
+    return straggler._replace(key=key, operation=history.operation)
 
 
 def _mean(steps: Sequence[GroupStep]) -> GroupStep:
@@ -250,12 +249,7 @@ def _mean(steps: Sequence[GroupStep]) -> GroupStep:
 
 
 def _judge(
-    key: GroupKey,
-    operation: str,
-    steps: Sequence[GroupStep],
-    fresh: int,
-    node_of: Mapping[int, str],
-    clocks: Mapping[int, ClockEstimate],
+    steps: Sequence[GroupStep], fresh: int, node_of: Mapping[int, str], clocks: Mapping[int, ClockEstimate]
 ) -> Straggler | None:
     recent = steps[-max(LEAST_STEPS, min(fresh, MOST_STEPS)) :]
     if len(recent) < LEAST_STEPS:
@@ -263,14 +257,14 @@ def _judge(
     late = lateness(recent)
     period = middle(step.seconds for step in recent)
     ranked = sorted(late, key=lambda rank: -late[rank])
-    if not ranked or period <= 0:
-        return None
     top = ranked[0]
     node = node_of.get(top, "")
     with_top = [rank for rank in ranked if late[rank] >= LIKE_TOP * late[top] and node and node_of.get(rank) == node]
     culprits = [rank for rank in ranked if rank == top or rank in with_top]
     rest = [rank for rank in ranked if rank not in culprits]
-    floor = max(LEAST, SHARE * period, 2 * _clock_error(top, rest, clocks))
+    errors = {rank: clock.error for rank, clock in clocks.items()}
+    clock_error = errors.get(top, 0.0) + middle(errors[rank] for rank in rest if rank in errors)
+    floor = max(LEAST, SHARE * period, 2 * clock_error)
     if not rest or len(culprits) * 2 > len(ranked) or late[top] < floor:
         return None
     if max(late[rank] for rank in rest) > APART * late[top]:
@@ -278,26 +272,10 @@ def _judge(
     steady = sum(_leads(step, culprits, late[top] / 2) for step in recent) / len(recent)
     if steady < STEADY:
         return None
-    straggler = Straggler(
-        tuple(culprits),
-        key,
-        operation=operation,
-        late=late[top],
-        share=0.0,
-        steady=steady,
-        steps=len(recent),
-        period=period,
-    )
+    straggler = Straggler(tuple(culprits), late=late[top], steady=steady, steps=len(recent), period=period)
     straggler = _with_change(straggler, steps, floor)
     since = [step for step in recent if straggler.since_t is None or step.t >= straggler.since_t] or recent
     return straggler._replace(share=_share(since, top), calls_of_step=recent[-1].calls)
-
-
-def _clock_error(top: int, rest: Sequence[int], clocks: Mapping[int, ClockEstimate]) -> float:
-    """Bound the error of the difference between the clocks of a rank and of the usual rank."""
-    others = [clocks[rank].error for rank in rest if rank in clocks]
-    clock_error = clocks[top].error if top in clocks else 0.0
-    return clock_error + (middle(others) if others else 0.0)
 
 
 def _leads(step: GroupStep, culprits: Sequence[int], least: float) -> bool:

@@ -121,24 +121,18 @@ class LinkTraffic(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Bytes a second while it was busy."""
-        if self.busy > 0:
-            return self.acked / self.busy
-        return 0.0
+        """Bytes a second while it was busy; not of a link that never was."""
+        return self.acked / self.busy
 
     @property
     def share(self) -> float:
         """The share of the time for which it was busy; 1 at most, where several connections share it."""
-        if self.seconds > 0:
-            return min(1.0, self.busy / self.seconds)
-        return 0.0
+        return min(1.0, self.busy / self.seconds)
 
     @property
     def loss(self) -> float:
         """The share of packets that were sent again."""
-        if not self.sent:
-            return 0.0
-        return self.resent / self.sent
+        return self.resent / max(1, self.sent)
 
 
 def links_between(
