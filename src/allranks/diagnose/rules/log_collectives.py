@@ -103,12 +103,6 @@ def waits(evidence: Evidence) -> dict[int, Wait]:
     return by_rank
 
 
-def _is_of_one_group(evidence: Evidence) -> bool:
-    """Tell whether no rank waited at two places: each process group counts for itself, and old lines name none."""
-    reports = {(s.place.rank, s.number("seq")) for s in evidence.of_rows("watchdog") if s.place.rank is not None}
-    return len(reports) == len({rank for rank, _ in reports})
-
-
 def timeouts(evidence: Evidence) -> list[Candidate]:
     """Read time-outs: other calls, other sizes, ranks that never came; else unknown."""
     waiting = waits(evidence)
@@ -124,13 +118,14 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
         evidence=tuple(quoted(line) for line in lines[:3]),
     )
     reading = None
-    if _is_of_one_group(evidence):
+    # each process group counts for itself, and old lines name none
+    places = {(s.place.rank, s.number("seq")) for s in evidence.of_rows("watchdog") if s.place.rank is not None}
+    if len(places) == len(waiting):  # no rank waited at two
         reading = _compared(list(waiting.values())) or _absent(evidence, waiting)
     if reading is None:
         what = "a rank waited in a collective"
         if waiting:
-            same = plural(len(waiting), "in a collective", "for the same collective")
-            what = f"{count_ranks(waiting)} waited {same}"
+            what = f"{count_ranks(waiting)} waited {plural(len(waiting), 'in a', 'for the same')} collective"
         silent = f"{what} until it timed out, and what the others did is not in this log"
         suspected = f"{what} until it timed out: another rank may have been late"
         written = [s.groups["path"] for s in evidence.of_rows("dump-written")]
@@ -146,11 +141,9 @@ def timeouts(evidence: Evidence) -> list[Candidate]:
             replace(candidate, cause="unknown", confidence=0.4, remedy=remedy, message=silent),
             replace(candidate, cause="straggler", confidence=suspicion, message=suspected),
         ]
-    where = candidate.where
-    if len(reading.culprits) == 1:
-        where = where._replace(rank=min(reading.culprits))
+    rank = min(reading.culprits) if len(reading.culprits) == 1 else None
     read = replace(candidate, cause=reading.cause, confidence=reading.confidence, message=reading.message)
-    return [replace(read, where=where, culprits=reading.culprits)]
+    return [replace(read, where=candidate.where._replace(rank=rank), culprits=reading.culprits)]
 
 
 def _compared(waiting: Sequence[Wait]) -> Candidate | None:

@@ -41,10 +41,9 @@ def read_candidate(evidence: Evidence, sightings: Sequence[Sighting]) -> Candida
     if "late" in head.groups and where.rank is not None:
         where = where._replace(node=evidence.node_of_rank(where.rank))
     ranks = frozenset(s.line.rank for s in sightings if s.line.rank is not None)
-    is_named = "late" in head.groups  # by another
-    if is_named:
+    if "late" in head.groups:  # by another
         ranks = frozenset(int(n) for n in re.findall(r"\d+", head.groups["late"]))
-    is_everybody = not is_named and len(ranks) > 1 and ranks >= evidence.ranks
+    is_everybody = "late" not in head.groups and len(ranks) > 1 and ranks >= evidence.ranks
     name = name_place(where) or name_place(head.place)
     if is_everybody:
         name = every_rank(ranks)
@@ -178,11 +177,15 @@ _TRANSPORT = re.compile(
 )
 
 
+def _is_of_program(sighting: Sighting) -> bool:
+    return sighting.kind not in NOT_OWN and not _TRANSPORT.search(sighting.line.text)
+
+
 def exceptions(evidence: Evidence) -> list[Candidate]:
     """Make one candidate for each exception of the program: all ranks that raise alike are one."""
     # allranks' own agent writes what has failed there to its node's log
     raised = [s for s in evidence.weighed_by("exception") if not _OF_AGENT.search("".join(s.modules[-1:]))]
-    of_program = [s for s in raised if s.kind not in NOT_OWN and not _TRANSPORT.search(s.line.text)]
+    of_program = filter(_is_of_program, raised)
     groups = group(of_program, lambda s: (s.kind, without_numbers(s.line.text)[:200]))
     return [_raised(evidence, sightings) for sightings in groups.values()]
 
@@ -192,8 +195,7 @@ _OF_AGENT = re.compile(r"\ballranks/(?:agent|protocol)/\w+\.py$")
 
 def logged_exceptions(evidence: Evidence) -> list[Candidate]:
     """Make a candidate of the last exception that a message has in it: it may have been caught."""
-    logged = evidence.weighed_by("exception-logged")
-    of_program = [s for s in logged if s.kind not in NOT_OWN and not _TRANSPORT.search(s.line.text)]
+    of_program = [*filter(_is_of_program, evidence.weighed_by("exception-logged"))]
     if not of_program:
         return []
     last = of_program[-1]
@@ -217,9 +219,11 @@ def _raised(evidence: Evidence, sightings: list[Sighting]) -> Candidate:
     row = row_of_exception(head.kind, text, _trace(head))
     if row is None or not row.trace:  # without one its line would have shown it
         row = row_by_words(head.kind, text, _trace(head))
-    unset = _OPTION.findall(_code_above(evidence, head)) if "NoneType" in text else []
+    unset = dict.fromkeys(_OPTION.findall(_code_above(evidence, head)) if "NoneType" in text else ())
     if row is None and unset:
-        return _without_option(candidate, unset)
+        message = f"{message} (an option is not set: {join_words([*unset], 'or')})"
+        remedy = f"Give the option, or correct its name: {join_words([f'`{name}`' for name in unset], 'or')}"
+        return replace(candidate, cause="bad-launch-arguments", message=message, remedy=remedy)
     return candidate if row is None else by_words(candidate, row, head, row.confidence)
 
 
@@ -232,13 +236,6 @@ def _code_above(evidence: Evidence, raised: Sighting) -> str:
     above = [t.text for t in evidence.tail if t.file == raised.line.file and t.number in numbers]
     code = [text for text in above if text.startswith("    ") and text.strip(" ~^")]
     return code[-1] if code else ""
-
-
-def _without_option(candidate: Candidate, options: Sequence[str]) -> Candidate:
-    names = list(dict.fromkeys(options))
-    message = f"{candidate.message} (an option is not set: {join_words(names, 'or')})"
-    remedy = f"Give the option, or correct its name: {join_words([f'`{name}`' for name in names], 'or')}"
-    return replace(candidate, cause="bad-launch-arguments", message=message, remedy=remedy)
 
 
 def by_words(candidate: Candidate, row: Row, sighting: Sighting, confidence: float) -> Candidate:
@@ -280,22 +277,11 @@ def accused(evidence: Evidence) -> list[Candidate]:
     candidate = read_candidate(evidence, telling)
     nodes = {rank: evidence.node_of_rank(rank) for rank in read.culprits}
     name = name_by_node(read.culprits, lambda rank: nodes[rank] or "")
-    where = Where()
-    if len(set(nodes.values())) == 1:
-        where = Where(node=next(iter(nodes.values())))
+    where = Where(node=next(iter(nodes.values()))) if len(set(nodes.values())) == 1 else Where()
     if len(nodes) == 1:
         where = where._replace(rank=min(nodes))
-    return [
-        replace(
-            candidate,
-            rule="accused",
-            cause=read.cause,
-            confidence=0.8 if nodes else 0.72,
-            message=f"{name} {read.message}".lstrip(),
-            where=where,
-            culprits=read.culprits,
-        )
-    ]
+    named = replace(candidate, rule="accused", cause=read.cause, where=where, culprits=read.culprits)
+    return [replace(named, confidence=0.8 if nodes else 0.72, message=f"{name} {read.message}".lstrip())]
 
 
 def _without_answers(evidence: Evidence, reports: Sequence[Sighting]) -> list[Candidate]:

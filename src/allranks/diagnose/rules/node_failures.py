@@ -106,10 +106,8 @@ def launcher_paused(incident: Incident) -> Candidate | None:
     if pause is None or not nodes_by_pause[pause]:
         return None
     ended = nodes_by_pause[pause]
-    nodes = [node for node in incident.ranks_by_node if node in ended]
-    nodes += sorted(set(ended).difference(nodes))
     began = pause.t - pause.fact.seconds
-    evidence = f"lease over on: {', '.join(nodes[:8])}"
+    evidence = f"lease over on: {', '.join(sorted(ended)[:8])}"
     candidate = Candidate("controller-paused", 0.95, "", t=min([began, *(n.fact.last_heard for n in incident.lost)]))
     if pause.fact.ended:  # nothing has said how
         over = max(_lease_over_times(incident).values(), default=began + incident.lease)
@@ -143,9 +141,8 @@ def _ended_in(incident: Incident, pause: Stamped[LauncherPaused], margin: float)
     last_words = {lost.node: lost.fact.last_heard for lost in incident.lost}
     last_words.update({node: over - incident.lease for node, over in _lease_over_times(incident).items()})
     until = pause.t + TICKS
-    if (
-        pause.fact.ended and pause.fact.seconds >= incident.lease + margin
-    ):  # no agent was left: one that answers is read above
+    # no agent was left: one that answers is read above
+    if pause.fact.ended and pause.fact.seconds >= incident.lease + margin:
         last_words.update({fault.node: pause.t for fault in incident.faults if fault.fact.id == "no-run"})
         until += incident.lease
     return [node for node, t in last_words.items() if pause.t - pause.fact.seconds - margin <= t <= until]
@@ -194,18 +191,15 @@ def agent_fault(incident: Incident) -> Candidate | None:
     if not faults:
         return None
     first = min(faults, key=lambda f: (f.fact.id in LEASE_OVER, f.t or float("inf")))
-    nodes = list(
-        dict.fromkeys(f.node for f in faults if (f.fact.id, f.fact.message) == (first.fact.id, first.fact.message))
-    )
+    same = (first.fact.id, first.fact.message)
+    nodes = list(dict.fromkeys(f.node for f in faults if (f.fact.id, f.fact.message) == same))
     reading = _read_fault(incident, first, nodes)
-    where = Where()
-    if len(nodes) == 1 and reading.cause != "internal-error":  # a defect of allranks is not the node's
-        where = Where(node=nodes[0])
+    is_of_node = len(nodes) == 1 and reading.cause != "internal-error"  # a defect of allranks is not the node's
     return replace(
         reading,
         t=first.t or None,
         remedy=reading.remedy.format(node=first.node),
-        where=where,
+        where=Where(node=nodes[0] if is_of_node else None),
         evidence=tuple(one_line(f"{f.node}: {f.fact.id}: {f.fact.message}") for f in faults[:3]),
     )
 
@@ -274,12 +268,10 @@ def start_failed(incident: Incident) -> Candidate | None:
     path = "".join(_PATH.findall(first.fact.message)[:1]) or "PATH"
     fix = ABSENT if "/" in path or path == "PATH" else NOT_ON_PATH
     who = name_nodes(nodes)
-    where = Where()
+    where = Where(node=nodes[0]) if len(nodes) == 1 else Where()
     rank = _RANK.match(first.fact.message)
-    if len(nodes) == 1:
-        where = Where(node=nodes[0])
     if len(nodes) == 1 and rank is not None:
-        where = Where(node=nodes[0], rank=int(rank[1]))
+        where = where._replace(rank=int(rank[1]))
         who = f"rank {rank[1]} on {nodes[0]}"
     return Candidate(
         cause_of(what),

@@ -69,12 +69,9 @@ def _rule(
         first = group.first
         reading = read(incident, group)
         where = group.where()
-        culprits = group.ranks
-        if group.is_shared:
-            culprits = frozenset()
+        culprits = reading.culprits or (frozenset() if group.is_shared else group.ranks)
         if reading.culprits:
-            where = place_of(incident, reading.culprits)
-            culprits = reading.culprits
+            where = place_of(incident, culprits)
         further = further_words(incident, first.rank)
         return replace(
             reading,
@@ -119,11 +116,8 @@ def _raised(incident: Incident, group: AlikeFailures) -> Candidate:
         remedy = row.fix
         if row.means:
             predicate += f", because {row.means}"
-    if (
-        cause == "dataloader-worker-killed"
-        and first.exit.fact.oom_kills
-        and any("Killed" in k.text for k in raised.links)
-    ):
+    is_killed = any("Killed" in link.text for link in raised.links)
+    if cause == "dataloader-worker-killed" and first.exit.fact.oom_kills and is_killed:
         cause = "host-out-of-memory"
     if cause == "cuda-out-of-memory":
         remedy = gpu_levers(read_gpu(quoted.text), setting_of(incident, first.exit), read_worlds([quoted.text]))
@@ -159,18 +153,12 @@ def _neighbours(failure: Failure, quoted: ExceptionLink) -> tuple[ExceptionLink 
     """Find what the quoted exception came from and what it led to, without what repeats it or tells of a peer."""
     assert failure.raised is not None
     links = telling(failure.raised)
-    inner: ExceptionLink | None = links[-1]
-    outer: ExceptionLink | None = links[0]
-    if _is_same(links[-1], quoted):
-        inner = None
-    of_peer = lost_peer(links[0].type, links[0].text) and row_of_exception(links[0].type, links[0].text) is None
-    if of_peer or _is_same(links[0], quoted):
+    inner, outer = (
+        None if (link.name, link.text) == (quoted.name, quoted.text) else link for link in (links[-1], links[0])
+    )
+    if outer is not None and lost_peer(outer.type, outer.text) and row_of_exception(outer.type, outer.text) is None:
         outer = None
     return inner, outer
-
-
-def _is_same(one: ExceptionLink, other: ExceptionLink) -> bool:
-    return (one.name, one.text) == (other.name, other.text)
 
 
 # What numbers that are wrong can end a program with: a count, an index, a loss that is not finite.
