@@ -88,14 +88,6 @@ def test_a_shape_that_was_kept_often_enough_is_looked_at_no_more_and_others_are(
     assert len(scan.kept) == KEEP + 3
 
 
-def test_lines_of_one_shape_are_kept_up_to_a_bound() -> None:
-    scan = Filter()
-    for block in range(5):
-        scan.feed("".join(f"rank {block}{n} RuntimeError: number {n}\n" for n in range(1000)).encode())
-    assert len(scan.kept) == KEEP
-    assert scan.lines == 5000
-
-
 def test_a_shape_that_differs_in_numbers_only_is_not_lost() -> None:
     scan = Filter()
     scan.feed(b"OSError: [Errno 11] try again\n" * 3 + b"OSError: [Errno 28] No space left on device\n")

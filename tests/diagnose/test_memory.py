@@ -85,7 +85,9 @@ def test_figures(text: str, wanted: int, total: int, idle: int | None, gpu: int,
 def test_texts_without_figures() -> None:
     assert read_gpu("CUDA error: out of memory") is None
     assert read_gpu("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`") is None
+    assert read_gpu("Tried to allocate " + "9" * 100_000) is None
     assert gpu_levers(None, MemorySetting()).splitlines()[0].startswith("a smaller micro batch")
+    assert gpu_levers(GpuMemory(), MemorySetting(batch=3, world=None)).startswith("micro batch 1 instead of 3")
 
 
 @pytest.mark.parametrize(
@@ -199,8 +201,3 @@ def test_the_verdict_of_a_run_has_the_levers() -> None:
     killed = judge(incident(code=None, signal=9, oom_kills=1))
     assert killed is not None and killed.cause == "host-out-of-memory"
     assert "the node has 64 GiB" in killed.finding.remedy and "--workers 2 a rank" in killed.finding.remedy
-
-
-def test_hostile_text_gives_no_figures() -> None:
-    assert read_gpu("Tried to allocate " + "9" * 100_000) is None
-    assert gpu_levers(GpuMemory(), MemorySetting(batch=3, world=None)).startswith("micro batch 1 instead of 3")

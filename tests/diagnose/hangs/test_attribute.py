@@ -207,42 +207,32 @@ def test_one_rank_is_elsewhere() -> None:
     assert found.evidence == ("rank 2: data.py:41 in load < train.py:50 in step",)
 
 
-def test_a_stopped_rank_is_surer_than_one_that_is_elsewhere() -> None:
-    found = hang(WAITS, seen(at(3)), seen(in_collective(), state="T"), WAITS)
-    assert found.culprits == (2,) and "rank 2 on h2 is stopped at" in found.message and "SIGCONT" in found.remedy
+BARRIER = seen(in_collective("barrier", 70))
+ENDED = seen(in_collective())  # its last sample; it is left out
 
 
-def test_a_busy_rank_is_slow_not_stuck() -> None:
-    found = hang(seen(at(9, "save"), cpu=4.9), WAITS, WAITS, WAITS)
-    assert found.slow and found.culprits == (0,) and "busy at data.py:9 in save" in found.message
-
-
-def test_ranks_that_ended_early() -> None:
-    found = hang(WAITS, WAITS, WAITS, WAITS, ended=(3,))
-    assert (found.cause, found.culprits) == (UNEVEN, (3,))
-    assert found.message.startswith("rank 3 on h2 ended with code 0 while ranks 0-2 wait in all_reduce")
-
-
-def test_different_collectives() -> None:
-    found = hang(WAITS, WAITS, seen(in_collective("barrier", 70)), WAITS)
-    assert (found.cause, found.culprits, found.victims) == (MISMATCH, (2,), (0, 1, 3))
-    assert "rank 2 on h2 in barrier (train.py:70 in step)" in found.message
-
-
-def test_two_halves_blame_nobody() -> None:
-    other = seen(in_collective("barrier", 70))
-    found = hang(WAITS, WAITS, other, other)
-    assert (found.cause, found.culprits, found.confidence) == (MISMATCH, (), 0.6)
-
-
-def test_all_at_one_place_is_not_explained() -> None:
-    found = hang(WAITS, WAITS, WAITS, WAITS)
-    assert (found.cause, found.culprits) == ("unknown", ()) and "--suite pairs" in found.remedy
-
-
-def test_a_rank_that_could_not_be_looked_at_is_said_to_be() -> None:
-    found = hang(WAITS, WAITS, seen("", error="could not look"), WAITS)
-    assert (found.cause, found.culprits) == ("unknown", (2,)) and "could not be sampled" in found.message
+@pytest.mark.parametrize(
+    ("ranks", "ended", "cause", "culprits", "says"),
+    [
+        ([WAITS, seen(at(3)), seen(in_collective(), state="T"), WAITS], (), STRAGGLER, (2,),
+         "rank 2 on h2 is stopped at"),  # surer than one that is elsewhere
+        ([seen(at(9, "save"), cpu=4.9), WAITS, WAITS, WAITS], (), STRAGGLER, (0,), "busy at data.py:9 in save"),
+        ([WAITS, WAITS, WAITS, ENDED], (3,), UNEVEN, (3,),
+         "rank 3 on h2 ended with code 0 while ranks 0-2 wait in all_reduce"),
+        ([WAITS, WAITS, BARRIER, WAITS], (), MISMATCH, (2,), "rank 2 on h2 in barrier (train.py:70 in step)"),
+        ([WAITS, WAITS, BARRIER, BARRIER], (), MISMATCH, (), "ranks wait in different collectives"),
+        ([WAITS] * 4, (), "unknown", (), "none is behind"),
+        ([WAITS, WAITS, seen("", error="could not look"), WAITS], (), "unknown", (2,), "could not be sampled"),
+    ],
+)  # fmt: skip
+def test_who_keeps_the_others_waiting(
+    ranks: list[Doing], ended: tuple[int, ...], cause: str, culprits: tuple[int, ...], says: str
+) -> None:
+    found = hang(*ranks, ended=ended)
+    assert (found.cause, found.culprits) == (cause, culprits) and says in found.message
+    assert found.victims == tuple(rank for rank, item in enumerate(ranks) if item in (WAITS, BARRIER)
+                                  and rank not in (*culprits, *ended))  # fmt: skip
+    assert found.slow == ("busy" in says) and found.remedy
 
 
 def test_nobody_waits() -> None:

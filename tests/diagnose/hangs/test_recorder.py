@@ -90,23 +90,6 @@ def test_operations_that_may_be_uneven(what: str) -> None:
     assert judged(*items).case is CollectiveFault.TOGETHER
 
 
-def test_two_halves_blame_nobody() -> None:
-    barrier = answer(entry(17, False, "barrier"))
-    found = judged(STUCK, STUCK, barrier, barrier)
-    assert (found.case, found.culprits) == (CollectiveFault.DIFFERENT, ())
-
-
-def test_all_are_in_it_alike() -> None:
-    assert judged(STUCK, STUCK, STUCK, STUCK).case is CollectiveFault.TOGETHER
-
-
-def test_who_has_done_it_is_in_it() -> None:
-    """A broadcast's source is through before the others are."""
-    source = answer(entry(17, True, "broadcast"))
-    waits = answer(entry(17, False, "broadcast"))
-    assert judged(source, waits, waits, waits).case is CollectiveFault.TOGETHER
-
-
 def test_the_earliest_counts() -> None:
     """Queued ahead, as with NCCL: three are unfinished, the first is what holds."""
     ahead = answer(*(entry(seq, False, backend="nccl") for seq in (5, 6, 7)))
@@ -124,11 +107,6 @@ def test_gloos_asynchronous_calls_are_waited_for_in_native_code() -> None:
     assert "ranks 0, 1 and 3 wait in all_reduce (data.py:61 in load)" in found.message
     idle = attribute(dict.fromkeys(ALL, at_wait), (), NAMES, read(behind, behind, behind, behind))
     assert idle is None, "a lock of the program's own"
-
-
-def test_nccl_retires_what_has_timed_out() -> None:
-    timed_out = answer(entry(5, False, backend="nccl", retired=True))
-    assert judged(timed_out, timed_out, timed_out, answer(entry(4, True, backend="nccl"))).culprits == (3,)
 
 
 def test_nothing_is_unfinished() -> None:
@@ -162,22 +140,6 @@ def test_in_groups_the_culprit_is_missing_and_waits_nowhere() -> None:
     assert found.message == "rank 2 is in all_reduce #9 of 3.91 KB of group (ranks 2 and 3), rank 3 has not called it"
 
 
-def test_ranks_that_wait_for_each_other_in_two_groups() -> None:
-    crossed = {"1": (0, 1), "4": (0, 1)}
-    one, other = entry(4, False, group="1"), entry(6, False, group="4")
-    found = judged(answer(one, groups=crossed), answer(other, groups=crossed))
-    assert (found.case, found.culprits) == (CollectiveFault.ORDER, ())
-    assert "rank 0 is in all_reduce #4" in found.message and "rank 1 is in all_reduce #6" in found.message
-
-
-def test_in_a_circle_the_one_that_most_wait_for() -> None:
-    """Two wait for the third in one group, and it waits for both in another."""
-    crossed = {"1": (0, 1, 2), "4": (0, 1, 2)}
-    one, other = entry(4, False, group="1"), entry(6, False, group="4")
-    found = judged(answer(one, groups=crossed), answer(one, groups=crossed), answer(other, groups=crossed))
-    assert (found.case, found.culprits) == (CollectiveFault.ORDER, (2,))
-
-
 # Tensor-parallel pairs in two pipeline stages, and the data-parallel group across each stage.
 STAGES = {"0": tuple(range(8)), "1": (0, 1), "2": (2, 3), "3": (4, 5), "4": (6, 7), "5": (0, 1, 2, 3),
           "6": (4, 5, 6, 7), "7": (0, 4), "8": (1, 5), "9": (2, 6), "10": (3, 7)}  # fmt: skip
@@ -186,6 +148,11 @@ STAGES = {"0": tuple(range(8)), "1": (0, 1), "2": (2, 3), "3": (4, 5), "4": (6, 
 def staged(rank: int, *entries: dict[str, Any]) -> dict[str, Any]:
     numbered = [{**item, "record_id": order} for order, item in enumerate(entries)]
     return answer(*numbered, groups={name: ranks for name, ranks in STAGES.items() if rank in ranks})
+
+
+def in_stages(**entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The eight ranks of the stages; those that are not named have called nothing."""
+    return [staged(rank, *entries.get(f"rank_{rank}", [])) for rank in range(8)]
 
 
 def moved(group: str, way: str, done: bool = False, size: int = 1000) -> dict[str, Any]:
@@ -200,41 +167,23 @@ def called(group: str, *numbers: int) -> list[dict[str, Any]]:
 
 def test_culprits_in_several_groups_are_all_named() -> None:
     """4 and 7 do nothing, each in a pair of its own; the other stage waits for tensors, two of them from victims."""
-    waits = {
-        0: [moved("7", "recv 0<-1")],
-        1: [moved("8", "recv 0<-1")],
-        2: [moved("9", "recv 0<-1")],
-        3: [moved("10", "recv 0<-1")],
-        4: [],
-        5: called("3", 41, 42),
-        6: called("4", 41, 42),
-        7: [],
-    }
-    found = judged(*(staged(rank, *entries) for rank, entries in waits.items()))
+    first_stage = {f"rank_{rank}": [moved(str(7 + rank), "recv 0<-1")] for rank in range(4)}
+    found = judged(*in_stages(**first_stage, rank_5=called("3", 41, 42), rank_6=called("4", 41, 42)))
     assert (found.case, found.culprits) == (CollectiveFault.MISSING, (4, 7))
     assert "rank 4 has not called it" in found.message and "rank 7 has not called it" in found.message
 
 
 def test_a_receive_without_its_send() -> None:
-    found = judged(staged(0, moved("7", "recv 0<-1")), *(staged(rank) for rank in range(1, 8)))
+    found = judged(*in_stages(rank_0=[moved("7", "recv 0<-1")]))
     assert (found.case, found.culprits) == (CollectiveFault.MISSING, (4,))
     assert found.message == "rank 0 is in recv from rank 4 of group (ranks 0 and 4), which has not called the send"
-
-
-def test_a_send_whose_receive_is_called_waits_for_what_its_peer_waits_for() -> None:
-    """0 sends to 4, which has called the receive and before that stands in a pair with 5."""
-    receives = staged(4, *called("3", 9), moved("7", "recv 1<-0"))
-    found = judged(staged(0, moved("7", "send 0->1")), *(staged(rank) for rank in (1, 2, 3)), receives,
-                   *(staged(rank) for rank in (5, 6, 7)))  # fmt: skip
-    assert (found.case, found.culprits) == (CollectiveFault.MISSING, (5,))
 
 
 @pytest.mark.parametrize(
     ("way", "case"), [("recv 0<-1", CollectiveFault.ORDER), ("send 0->1", CollectiveFault.TOGETHER)]
 )
 def test_a_receive_meets_another_one_or_its_send(way: str, case: CollectiveFault) -> None:
-    found = judged(staged(0, moved("7", way)), *(staged(rank) for rank in (1, 2, 3)),
-                   staged(4, moved("7", "recv 1<-0")), *(staged(rank) for rank in (5, 6, 7)))  # fmt: skip
+    found = judged(*in_stages(rank_0=[moved("7", way)], rank_4=[moved("7", "recv 1<-0")]))
     assert (found.case, found.culprits) == (case, ())
 
 
@@ -308,9 +257,8 @@ def test_a_peer_that_receives_from_any_rank_is_not_accused() -> None:
 
 
 def test_a_receive_of_another_size_than_its_send() -> None:
-    receives = staged(4, moved("7", "recv 1<-0", size=500))
-    found = judged(staged(0, moved("7", "send 0->1")), *(staged(rank) for rank in (1, 2, 3)), receives,
-                   *(staged(rank) for rank in (5, 6, 7)))  # fmt: skip
+    receives = [moved("7", "recv 1<-0", size=500)]
+    found = judged(*in_stages(rank_0=[moved("7", "send 0->1")], rank_4=receives))
     assert (found.case, found.culprits, found.is_shape) == (CollectiveFault.DIFFERENT, (), True)
     assert found.message == "rank 0 sends 1,000 Float elements to rank 4, which receives 500 Float elements"
 
@@ -340,11 +288,43 @@ def test_a_device_that_does_not_come_through_what_the_others_have(backend: str) 
 THROUGH, STANDS = answer(entry(5, True)), answer(entry(5, False))
 
 
-def test_gloo_comes_through_one_by_one() -> None:
-    """The few that have not come through are behind, or a link to them is; most of the ranks prove nothing."""
-    found = judged(THROUGH, STANDS, THROUGH, THROUGH)
-    assert (found.case, found.culprits) == (CollectiveFault.BEHIND, (1,))
-    assert judged(THROUGH, STANDS, STANDS, STANDS).case is CollectiveFault.TOGETHER
+CROSSED = {"1": (0, 1, 2), "4": (0, 1, 2)}
+ONE, OTHER = (answer(entry(seq, False, group=group), groups=CROSSED) for seq, group in ((4, "1"), (6, "4")))
+SCENARIOS: dict[str, tuple[list[dict[str, Any]], CollectiveFault, tuple[int, ...]]] = {
+    "two halves blame nobody": (
+        [STUCK, STUCK, *[answer(entry(17, False, "barrier"))] * 2], CollectiveFault.DIFFERENT, ()),
+    "all are in it alike": ([STUCK] * 4, CollectiveFault.TOGETHER, ()),
+    "a broadcast's source is through before the others are": (
+        [answer(entry(17, True, "broadcast")), *[answer(entry(17, False, "broadcast"))] * 3],
+        CollectiveFault.TOGETHER, ()),
+    "NCCL retires what has timed out": (
+        [*[answer(entry(5, False, backend="nccl", retired=True))] * 3, answer(entry(4, True, backend="nccl"))],
+        CollectiveFault.MISSING, (3,)),
+    "ranks wait for each other in two groups": ([ONE, OTHER], CollectiveFault.ORDER, ()),
+    "in a circle the one that most wait for": ([ONE, ONE, OTHER], CollectiveFault.ORDER, (2,)),
+    "the few that have not come through Gloo are behind, or a link to them is": (
+        [THROUGH, STANDS, THROUGH, THROUGH], CollectiveFault.BEHIND, (1,)),
+    "most of the ranks prove nothing": ([THROUGH, STANDS, STANDS, STANDS], CollectiveFault.TOGETHER, ()),
+    "what is queued ahead in another group blames nobody": (
+        [answer(*called("0", 5), *called("1", 9), groups={"0": (0, 1), "1": (0, 1)}),
+         answer(*called("0", 5), groups={"0": (0, 1), "1": (0, 1)})], CollectiveFault.TOGETHER, ()),
+    "a send whose receive is called waits for what its peer waits for": (
+        in_stages(rank_0=[moved("7", "send 0->1")], rank_4=[*called("3", 9), moved("7", "recv 1<-0")]),
+        CollectiveFault.MISSING, (5,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_what_is_wrong_and_who_is_at_fault(name: str) -> None:
+    dumps, case, culprits = SCENARIOS[name]
+    found = judged(*dumps)
+    assert (found.case, found.culprits) == (case, culprits), found.message
+
+
+def test_an_order_that_crosses_is_no_fault_of_one_rank() -> None:
+    found = hang([WAITS, WAITS], ONE, OTHER)
+    assert (found.cause, found.culprits) == (MISMATCH, ()) and "ranks wait for each other: " in found.message
+    assert "rank 0 is in all_reduce #4" in found.message and "rank 1 is in all_reduce #6" in found.message
 
 
 def test_a_rank_behind_on_gloo_is_no_mismatch_though_the_others_stand_at_the_next_line() -> None:
@@ -391,13 +371,6 @@ def test_a_result_that_fits_none_of_its_inputs() -> None:
     assert "1,000 Float elements into 999 Float elements" in found.message
 
 
-def test_what_is_queued_ahead_blames_nobody() -> None:
-    """0 has queued a second collective in another group; 1 waits for the first, which all have called."""
-    groups = {"0": (0, 1), "1": (0, 1)}
-    found = judged(answer(*called("0", 5), *called("1", 9), groups=groups), answer(*called("0", 5), groups=groups))
-    assert (found.case, found.culprits) == (CollectiveFault.TOGETHER, ())
-
-
 def test_sends_and_unknown_groups_are_passed_over() -> None:
     assert account(read(answer(entry(1, False, is_p2p=True), entry(2, False, group="gone")))) is None
 
@@ -441,13 +414,6 @@ def test_a_mismatch_says_where_the_culprit_and_the_others_stand() -> None:
         ". In the program stand rank 3 on h2 at train.py:88 in step and ranks 0 and 1 on h1 and rank 2 on h2 "
         "at train.py:60 in step"
     )
-
-
-def test_an_order_that_crosses_is_no_fault_of_one_rank() -> None:
-    crossed = {"1": (0, 1), "4": (0, 1)}
-    found = hang([WAITS, WAITS], answer(entry(4, False, group="1"), groups=crossed),
-                 answer(entry(6, False, group="4"), groups=crossed))  # fmt: skip
-    assert (found.cause, found.culprits) == (MISMATCH, ()) and "ranks wait for each other: " in found.message
 
 
 def test_all_alike_stays_unexplained_and_says_where() -> None:
