@@ -21,7 +21,7 @@ ROWS = (
     *table("torch socket.cpp (gai error), getaddrinfo(3), OpenSSH, curl", ROOT, "name-resolution", [
         ("gai", "cannot be retrieved|gai error|getaddrinfo|gaierror",
          r"network addresses of \(?(?P<node>[^,()]+), (?P<port>\d+)\)? cannot be retrieved|gai error|"
-         r"\bgaierror\b|getaddrinfo (?:failed|\S*:? ?(?:Name|Temporary|No address))", 0.9),
+         r"\bgaierror\b|getaddrinfo (?:failed|\S*:? ?(?:Name|Temporary|No address))"),
         ("resolve",
          "unknown host|resolve name|resolve address|resolve the host|esolve hostname|Name or service not known|"
          "in name resolution|nodename nor servname|No address associated|esolve host|UnknownHost|no such host|"
@@ -29,7 +29,7 @@ ROWS = (
          r"Could not resolve (?:hostname|host:?) (?P<node>[\w.-]+)|Name or service not known|"
          r"Temporary failure in name resolution|nodename nor servname provided|"
          r"No address associated with hostname|UnknownHostException|: no such host|NXDOMAIN|[Uu]nknown host|"
-         r"(?:[Ff]ailed|[Uu]nable|cannot) (?:to )?resolve (?:host|the host|address|name)(?!\w* to a \()", 0.9),
+         r"(?:[Ff]ailed|[Uu]nable|cannot) (?:to )?resolve (?:host|the host|address|name)(?!\w* to a \()"),
     ], scope=RAISED),
     *table("gloo ProcessGroupGloo.cpp, socket.cpp", ROOT, "hostname-resolves-to-loopback", [
         ("loopback-refused", "127.0.",
@@ -161,13 +161,13 @@ ROWS = (
         ("expected-world", "xpected world|xpected group|match|not equal|differs|inconsistent",
          r"[Ee]xpected (?:world|group) ?size:? \d+,? but (?:got|found|was)|world[_ ]size .*(?:does not match|"
          r"mismatch|is not equal|differs)|WORLD_SIZE .*(?:not equal|does not match|mismatch)|(?:mismatch|"
-         r"inconsistent) .*(?:world[_ ]size|nnodes)|nnodes .*mismatch", 0.9),
+         r"inconsistent) .*(?:world[_ ]size|nnodes)|nnodes .*mismatch"),
         ("beyond-world", "orld size|world_size",
          r"(?:bigger than|must not exceed the|be less or equal to the) (?:default )?world[_ ]size|"
          r"rank should be within the world_size|World size \(\d+\) is not valid", 0.85,
          "the program's groups of ranks do not fit the number of ranks that were started"),
         ("lightning-slurm", "configured in SLURM",
-         "but the number of (?:tasks per node|nodes) configured in SLURM .{0,60}does not match", 0.9),
+         "but the number of (?:tasks per node|nodes) configured in SLURM .{0,60}does not match"),
         ("ranks-expected", "xpected",
          r"[Ee]xpected \d+ (?:ranks|processes|workers|nodes),? (?:but )?(?:got|found|only)", 0.75),
     ]),
@@ -184,7 +184,7 @@ ROWS = (
          "already|same rank|same node rank",
          r"(?i)duplicate (?:node )?rank|rank \d+ (?:is|was|has)? ?(?:already|been) (?:taken|registered|joined|"
          r"in use|used)|multiple (?:nodes|processes) .*same (?:node )?rank|(?:two|more than one) (?:nodes?|"
-         r"process(?:es)?) .*same (?:node )?rank", 0.9),
+         r"process(?:es)?) .*same (?:node )?rank"),
         ("rank-beyond",
          ">=world|interval|must be|>= world|out of range|greater than|nvalid rank|nvalid node|LOCAL_RANK|match "
          "torch rank",

@@ -45,7 +45,7 @@ ROWS = (
         r"llir|amdgcn|spv)'|(?:\.triton|triton/cache|__triton_launcher|torchinductor|inductor_cache|"
         r"\.nv/ComputeCache).{0,200}(?:[Ss]tale (?:NFS )?file handle|No such file or directory|busy|file too short|"
         r"cannot stat shared)|(?:[Ss]tale (?:NFS )?file handle|No such file or directory|busy): '[^']*(?:\.triton|"
-        r"triton/cache|torchinductor|inductor_cache)/", confidence=0.9,
+        r"triton/cache|torchinductor|inductor_cache)/",
         means="nodes share one cache of compiled kernels, and another one replaced or removed that file", scope=RAISED,
         fix=TRITON),
     Row("streaming-stale", "orphan-process", ROOT,
@@ -132,6 +132,5 @@ ROWS = (
 OFFLINE = Row(
     "hub-name", "hub-unreachable", role=ROOT, source="torch hub.py, urllib: a site that was to be downloaded from",
     literals="", pattern=r"(?!)",
-    confidence=0.9,
     means="the site could not be reached for a download: on many clusters compute nodes have no internet",
 )  # fmt: skip

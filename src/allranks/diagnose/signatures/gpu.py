@@ -29,14 +29,12 @@ ROWS = (
     ], scope=RAISED),
     Row("rocm-ecc", "ecc-error", ROOT, "ROCR-Runtime runtime.cpp HwExceptionHandler, VMFaultHandler",
         "HW Exception by GPU|ECC failure",
-        r"HW Exception by GPU node-\d+ .*reason ?: ?ECC|Memory access fault by GPU.*Reason: [DS]RAM ECC failure",
-        confidence=0.9),
+        r"HW Exception by GPU node-\d+ .*reason ?: ?ECC|Memory access fault by GPU.*Reason: [DS]RAM ECC failure"),
     *table("CUDA cudaErrorNvlinkUncorrectable, NVIDIA fabric manager, nvidia-smi nvlink", ROOT, "nvlink-error", [
         ("nvlink", "NVLink|NvLink|nvlink",
          r"(?i)uncorrectable NVLink error|NVLink (?:fatal|training) (?:error|fail)|NVLink: (?:fatal|RLW|Fatal) |"
-         r"link \d{1,3} .{0,60}nvlink.{0,60}(?:fatal|inactive)|NVLink error", 0.9),
-        ("nvswitch", "NVSwitch",
-         "(?i)detected NVSwitch (?:non-)?fatal error|NVSwitch .*(?:fatal error|has failed)", 0.9),
+         r"link \d{1,3} .{0,60}nvlink.{0,60}(?:fatal|inactive)|NVLink error"),
+        ("nvswitch", "NVSwitch", "(?i)detected NVSwitch (?:non-)?fatal error|NVSwitch .*(?:fatal error|has failed)"),
     ]),
     Row("fabric-version", "fabric-manager", ROOT,
         "NVIDIA fabric manager: it checks the driver's version when it starts",
@@ -112,11 +110,10 @@ ROWS = (
     Row("device-ordinal", "invalid-device-ordinal", ROOT, "CUDA cudaErrorInvalidDevice",
         "hipErrorInvalidDevice|nvidia-container-cli|on CUDA device|device_id|device ordinal|INVALID_DEVICE|"
         "Invalid device id",
-        r"invalid device ordinal|nvidia-container-cli.{1,3}device error.*unknown device|"
-        r"CUDA_ERROR_INVALID_DEVICE|hipErrorInvalidDevice|deserialize object on CUDA device \d+ but|"
+        r"invalid device ordinal|nvidia-container-cli.{1,3}device error.*unknown device|CUDA_ERROR_INVALID_DEVICE|"
+        r"hipErrorInvalidDevice|deserialize object on CUDA device \d+ but|"
         r"device_id \S+ is out of range\. Please use a device index|AssertionError: Invalid device id|"
-        r"^Invalid device id", confidence=0.9,
-        means="it asks for a GPU that the node has not, or does not show to it", scope=RAISED),
+        r"^Invalid device id", means="it asks for a GPU that the node has not, or does not show to it", scope=RAISED),
     Row("gpus-requested", "invalid-device-ordinal", ROOT, "Lightning fabric/utilities/device_parser.py",
         "You requested gpu|You requested GPU", "You requested (?:gpu|GPU)s?: ", confidence=0.92,
         means="Lightning's `devices` asks for more than the process is shown", scope=RAISED,
@@ -180,7 +177,7 @@ ROWS = (
          "PTX was compiled with an unsupported toolchain|does not match the version of the (?:kernel|"
          "NVIDIA) (?:module|driver)"),
         ("container-driver", "unsatisfied condition|requirement error",
-         "nvidia-container-cli: requirement error: unsatisfied condition: (?:cuda|driver)", 0.9),
+         "nvidia-container-cli: requirement error: unsatisfied condition: (?:cuda|driver)"),
     ], scope=RAISED),
     *table("torch cuda/__init__.py, CUDAFunctions.cpp, CUDA cudaErrorDevicesUnavailable, NoDevice, NVML", ROOT,
            "cuda-device-unavailable", [
@@ -199,7 +196,7 @@ ROWS = (
     ]),
     Row("cuda-unknown", "cuda-device-unavailable", ROOT, "CUDA cudaErrorUnknown: the driver has logged what it was",
         "cudaErrorUnknown|unknown error",
-        "(?:CUDA error|Cuda failure).*unknown error|CUDA unknown error|cudaErrorUnknown", confidence=0.45, means="",
+        "(?:CUDA error|Cuda failure).*unknown error|CUDA unknown error|cudaErrorUnknown", confidence=0.45,
         also="gpu-hardware-error",
         fix="Run `{kernel_log}; {smi}` on {node}. Where the kernel names an Xid, take the node out or reset the GPU. "
             "Else end what holds it, and load nvidia_uvm again (`modprobe -r nvidia_uvm; modprobe nvidia_uvm`)"),
@@ -219,7 +216,7 @@ ROWS = (
         "rocBLAS error", "rocBLAS error: Cannot read .*TensileLibrary", confidence=0.85,
         means="this build of torch has no code for this GPU", scope=RAISED),
     Row("rocm-kfd", "permission-denied", ROOT, "ROCm rocminfo.cc, rocm_smi",
-        "/dev/kfd", "Unable to open /dev/kfd .*Permission denied|/dev/kfd.*Permission denied", confidence=0.9,
+        "/dev/kfd", "Unable to open /dev/kfd .*Permission denied|/dev/kfd.*Permission denied",
         means="the user is not in the groups render and video, or the container was not given /dev/kfd and "
               "/dev/dri", scope=RAISED),
     Row("no-kernel-image", "environment-mismatch", ROOT, "CUDA cudaErrorNoKernelImageForDevice, torch cuda/__init__.py",
@@ -234,7 +231,7 @@ ROWS = (
     Row("cpu-torch", "environment-mismatch", ROOT, "torch distributed/distributed_c10d.py, cuda/__init__.py",
         "Torch not compiled|Distributed package doesn't|not compiled with CUDA|built in|not linked with support",
         "not compiled with CUDA enabled|Distributed package doesn't have (?:NCCL|MPI|GLOO|UCC)|"
-        "Torch not compiled with|not linked with support for cuda", confidence=0.9,
+        "Torch not compiled with|not linked with support for cuda",
         means="this build of torch lacks what the program asks for", scope=RAISED,
         fix="Run `python -c 'import torch; print({torch_version})'`. {own_backend}"),
 )  # fmt: skip

@@ -18,7 +18,7 @@ ROWS = (
     Row("agent-denied", "permission-denied", ROOT,
         "agent/boot.py, agent/rank_start.py EACCES, EPERM, a directory of another user",
         "not owned|Permission denied|not permitted", "not owned|Permission denied|Operation not permitted",
-        confidence=0.9, scope=Scope.AGENT),
+        scope=Scope.AGENT),
     *table("OpenSSH sshconnect2.c, authfile.c, paramiko, DeepSpeed launcher/runner.py", ROOT, "ssh-auth", [
         ("ssh-denied", "Permission denied|ermission denied, please",
          r"Permission denied \([a-z]|Permission denied, please try again", 0.95),
@@ -29,7 +29,7 @@ ROWS = (
          "Bad owner or permissions on |password has expired|Access denied by pam_slurm_adopt|"
          "This account is currently not available|UNPROTECTED PRIVATE KEY|Load key .*(?:bad permissions|"
          "invalid format|error in libcrypto)|sign_and_send_pubkey: .*(?:fail|denied|no mutual)|"
-         "Authentication refused: bad ownership|AuthenticationException|(?i:ssh.{0,60}authentication failed)", 0.9),
+         "Authentication refused: bad ownership|AuthenticationException|(?i:ssh.{0,60}authentication failed)"),
     ]),
     Row("ssh-key-form", "ssh-auth", ROOT, "paramiko pkey.py: it reads keys in PEM alone, by their kind",
         "private key file", r"not a valid \w{2,8} private key file", confidence=0.95,
@@ -226,7 +226,7 @@ ROWS = (
     Row("container-exec", "remote-path-missing", ROOT,
         "runc, docker, apptainer starter: exec, stat and chdir in the container", "no such file or directory",
         r"(?:unable to start container process|exec failed|container init).*: (?:stat|chdir|exec|"
-        r"fork/exec)\b.*no such file or directory|^FATAL: +stat \S+: no such file or directory", confidence=0.9),
+        r"fork/exec)\b.*no such file or directory|^FATAL: +stat \S+: no such file or directory"),
     *table("Docker daemon (names of containers), bash (a job that Ctrl-Z has stopped), launchers", ROOT,
            "orphan-process", [
         ("container-name", "in use by container", r"The container name \S+ is already in use by container", 0.85),
@@ -287,7 +287,7 @@ ROWS = (
     Row("ray-register", "limit-too-small", SYMPTOM,
         "Ray raylet_client: the raylet of a node has ended, or the node has no more processes",
         "register worker with raylet|registered within the timeout",
-        "Unable to register worker with raylet|have not registered within the timeout", confidence=0.48, means="",
+        "Unable to register worker with raylet|have not registered within the timeout", confidence=0.48,
         also="node-network-down",
         fix="Run `ulimit -u; df -h /tmp/ray`, and read raylet.out in /tmp/ray/session_latest/logs on {node}. "
             "Start Ray with fewer CPUs (`ray start --num-cpus`), because it starts a worker for each"),

@@ -38,7 +38,7 @@ ROWS = (
     *table("NCCL misc/shmutils.cc, shm.h, torch MapAllocator.cpp", ROOT, "shm-too-small", [
         ("nccl-shm", "nccl-|posix_fallocate|shared memory segment",
          r"failed to extend /dev/shm/nccl-|creating shared memory segment|posix_fallocate failed : No space|"
-         r"/dev/shm/nccl-\S.*(?:No space|failed)", 0.9),
+         r"/dev/shm/nccl-\S.*(?:No space|failed)"),
         ("torch-shm", "</torch_|shared memory|/dev/shm",
          r"</torch_[^>]*>.*(?:No space left|\(28\)|Cannot allocate|unable to)|unable to (?:write to|allocate|resize|"
          r"mmap|open).{0,40}shared memory.*(?:No space|\(28\)|Cannot)|unable to (?:write|resize).{0,20}</torch_|"

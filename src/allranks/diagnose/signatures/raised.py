@@ -29,11 +29,10 @@ ROWS = tuple(replace(row, scope=Scope.EXCEPTION) for row in (
         trace=r"(?s)torch/utils/data/dataloader\.py.{0,3000}rebuild_storage_fd"),
     Row("checkpoint-short", "checkpoint-unreadable", ROOT,
         "torch serialization.py _open_zipfile_reader, inline_container.cc the directory at a zip's end is read before "
-        "its beginning (errno 22 EINVAL)", "rrno 22", r"\[Errno 22\]", confidence=0.9,
+        "its beginning (errno 22 EINVAL)", "rrno 22", r"\[Errno 22\]",
         means="the checkpoint file is cut short", trace=r"PyTorchFileReader\("),
-    Row("checkpoint-empty", "checkpoint-unreadable", ROOT, "torch serialization.py (an empty file)",
-        "EOFError", r"^\S*EOFError\b", confidence=0.9, means="the checkpoint file is empty or cut off",
-        trace=r"torch/serialization\.py"),
+    Row("checkpoint-empty", "checkpoint-unreadable", ROOT, "torch serialization.py (an empty file)", "EOFError",
+        r"^\S*EOFError\b", means="the checkpoint file is empty or cut off", trace=r"torch/serialization\.py"),
     Row("generator-index", "invalid-device-ordinal", ROOT, "torch cuda/random.py default_generators", "IndexError",
         r"^\S*IndexError\b", confidence=0.8, means="torch has no such device: the process sees fewer than it counts",
         trace=_LAST_FRAME % r"/torch/(?:cuda|npu|xpu|mtia)/random\.py"),
@@ -53,7 +52,7 @@ ROWS = tuple(replace(row, scope=Scope.EXCEPTION) for row in (
         trace=_LAST_FOUR_FRAMES % r"deepspeed/launcher/(?:runner|multinode_runner|launch)",
         fix="Run `export {variable}=` before the start, or install a newer DeepSpeed"),
     Row("hostfile-refused", "bad-launch-arguments", ROOT, "DeepSpeed launcher/runner.py",
-        "ostfile|slots", "[Hh]ostfile|slots", confidence=0.9, means="DeepSpeed's launcher refuses its hostfile",
+        "ostfile|slots", "[Hh]ostfile|slots", means="DeepSpeed's launcher refuses its hostfile",
         trace=_LAST_FOUR_FRAMES % r"deepspeed/launcher/(?:runner|launch)",
         fix="Write one line a node into the hostfile: `NAME slots=8`, with a name of ~/.ssh/config or an "
             "address, and each once"),

@@ -69,7 +69,7 @@ ROWS = (
     Row("torch-symbol", "environment-mismatch", ROOT,
         "the dynamic linker, of an extension that was built for another torch", "undefined symbol: _ZN",
         r"(?:^|/)(?P<module>[A-Za-z]\w{0,60})(?:\.cpython-[\w-]{1,40})?\.so: undefined symbol: _ZNK?\d?(?:3c10|2at|"
-        r"5torch)", confidence=0.9, means="that extension was built for another torch", scope=RAISED,
+        r"5torch)", means="that extension was built for another torch", scope=RAISED,
         fix="Build it again for this torch, on every node: `python -m pip install --force-reinstall --no-deps "
             "--no-cache-dir --no-build-isolation PACKAGE`, such as flash-attn for flash_attn_2_cuda. Here it is "
             "{module}"),
@@ -83,7 +83,7 @@ ROWS = (
     Row("linker", "environment-mismatch", ROOT,
         "GNU ld, clang's lld: a library of the CUDA toolkit or of the system that is not there",
         "find -l|find library -l", r"(?:cannot|unable to) find (?:library )?-l(?P<lib>[\w.+-]{1,60})",
-        confidence=0.9, means="the extension cannot be linked here",
+        means="the extension cannot be linked here",
         fix="Install lib{lib} on that node (libcurand, libcudart and others are of the CUDA toolkit), and name "
             "its directory: `export LIBRARY_PATH=$CUDA_HOME/lib64:$LIBRARY_PATH`. Remove "
             "~/.cache/torch_extensions after it"),
@@ -99,7 +99,7 @@ ROWS = (
             "toolkit of torch's CUDA version (`nvcc --version`), libcuda of the driver (`ldconfig -p | grep "
             "libcuda`). A wheel that is built for this torch needs no compiler"),
     Row("ninja", "environment-mismatch", ROOT, "torch utils/cpp_extension.py verify_ninja_availability",
-        "Ninja is required", r"Ninja is required to load C\+\+ extensions", confidence=0.9,
+        "Ninja is required", r"Ninja is required to load C\+\+ extensions",
         means="the build tool of extensions is not installed there, or not on PATH", scope=RAISED,
         fix="Run `python -m pip install ninja` on {node} with the interpreter that runs the training, and keep "
             "its bin directory on PATH"),
@@ -223,7 +223,7 @@ ROWS = (
         fix="Start the workers with spawn: VLLM_WORKER_MULTIPROC_METHOD=spawn for vLLM, "
             "multiprocessing_context='spawn' for a DataLoader. Or touch no device before that"),
     Row("expandable-pool", "environment-mismatch", ROOT, "vLLM device_allocator/cumem.py",
-        "xpandable segments", "Expandable segments are not compatible with memory pool", confidence=0.9,
+        "xpandable segments", "Expandable segments are not compatible with memory pool",
         means="vLLM's sleep mode needs another allocator than the variable asks for", scope=RAISED,
         fix="Unset PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF (expandable_segments:True) for these processes"),
     Row("unsupported-kernel", "environment-mismatch", ROOT,
@@ -281,7 +281,7 @@ ROWS = (
          "storage has wrong (?:byte )?size: expected|HeaderToo(?:Large|Small)|InvalidHeader|SafetensorError|"
          "not a (?:ZIP|zip) (?:archive|file)"),
         ("optimizer-groups", "loaded state dict|parameter group",
-         "loaded state dict (?:has a different number|contains a parameter group)", 0.9),
+         "loaded state dict (?:has a different number|contains a parameter group)"),
     ], scope=RAISED),
     *table("torch serialization.py, inline_container.cc (reader), nn/modules/module.py, safetensors, DeepSpeed",
            ROOT, "checkpoint-unreadable", [
@@ -311,14 +311,14 @@ ROWS = (
     Row("shared-name", "dataloader-worker-killed", ROOT,
         "torch multiprocessing/reductions.py rebuild_storage_filename, shared by file names",
         "unable to open shared memory object",
-        r"unable to open shared memory object </torch_\w+> .*No such file or directory", confidence=0.9,
+        r"unable to open shared memory object </torch_\w+> .*No such file or directory",
         means="the worker that had put a tensor there has ended, or removed it", scope=RAISED,
         fix="Share by descriptors: torch.multiprocessing.set_sharing_strategy('file_descriptor'), with `ulimit "
             "-n 65536`. Or use fewer workers"),
     Row("loader-bus", "dataloader-worker-killed", ROOT, "torch utils/data/dataloader.py, csrc/DataLoader.cpp",
         "us error",
         r"DataLoader worker (?:\(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40})?is killed by signal: Bus error|"
-        r"Unexpected bus error encountered in worker", confidence=0.88, means="", also="shm-too-small", scope=RAISED,
+        r"Unexpected bus error encountered in worker", confidence=0.88, also="shm-too-small", scope=RAISED,
         fix="Run `df -h /dev/shm` on {node}. A bus error says that it was full. Containers take `--shm-size=16g` or "
             "`--ipc=host`, pods an emptyDir with `medium: Memory` there. Or use fewer workers"),
     Row("loader-worker", "dataloader-worker-killed", ROOT, "torch utils/data/dataloader.py, csrc/DataLoader.cpp",
@@ -326,7 +326,7 @@ ROWS = (
         r"DataLoader worker (?:\(pid(?:\(s\))? (?P<pid>\d+)[^)]*\).{0,40})?(?:exited unexpectedly|"
         r"is killed by signal(?!: Bus))|Unexpected (?:segmentation fault|"
         r"floating-point exception) encountered in worker|DataLoader timed out after|"
-        r"Pin memory thread exited unexpectedly", confidence=0.88, means="", also="shm-too-small", scope=RAISED),
+        r"Pin memory thread exited unexpectedly", confidence=0.88, also="shm-too-small", scope=RAISED),
     *table("torch c10/core/CPUAllocator.cpp, CPython MemoryError, errno 12 ENOMEM, C++ bad_alloc", ROOT,
            "host-out-of-memory", [
         ("cpu-memory",
@@ -356,7 +356,7 @@ ROWS = (
          "the arguments and the environment together are longer than the kernel allows"),
         ("shell-variable", "unbound variable", r": line \d+: \w+: unbound variable", 0.75,
          "the script expects a variable that its caller did not set"),
-        ("ssh-config", "onfiguration option", r": line \d+: Bad configuration option|Bad configuration option: ", 0.9),
+        ("ssh-config", "onfiguration option", r": line \d+: Bad configuration option|Bad configuration option: "),
         ("mpi-arguments", "attempt to run as root|job failed to map|rcmd type",
          r"detected an attempt to run as root|^Your job failed to map|pdsh@\S+ Unknown rcmd type", 0.85),
         ("options",
@@ -365,7 +365,7 @@ ROWS = (
          "[Nn]o such option|[Uu]nexpected extra argument|Missing (?:argument|option)|Invalid value for '|"
          "unrecognized option|(?:invalid|illegal) option -- ", 0.85),
         ("rendezvous-endpoint", "the rendezvous endpoint",
-         "The (?:hostname|port number) of the rendezvous endpoint '[^']*' must be", 0.9),
+         "The (?:hostname|port number) of the rendezvous endpoint '[^']*' must be"),
         ("nproc", "nsupported nproc|nproc_per_node|enough slots|nnodes|rdzv|No slot",
          r"Unsupported nproc_per_node|nproc_per_node.{0,40}(?:invalid|must)|not enough slots available|(?:nnodes|"
          r"rdzv).{0,60}(?:invalid|must be|required|malformed)|No slot '?\d+'? specified", 0.85),
