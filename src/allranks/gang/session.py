@@ -159,6 +159,12 @@ class Session:
         """The controller of each role, this one's first."""
         return [session.controller for session in self.of_roles]
 
+    def take_others(self, others: Sequence[Session]) -> None:
+        """Conduct the sessions of the other roles of the run, in the order in which they stand in the settings."""
+        self.others = list(others)
+        if others:
+            conduct(self.controllers)
+
     def run(
         self, on_stop_key: Callable[[Session], None] | None = None, stop_first: str | None = None
     ) -> ResultDocument:
@@ -662,9 +668,7 @@ def create(
             Session(part.spec, part.cluster, part.context(context), own, view, reach, archive=archive)
             for part, own in directories_of(parts, run)
         )
-        session.others = others
-        if others:
-            conduct(session.controllers)
+        session.take_others(others)
         facts = run.read_facts()[0]
         session.recording.remember(facts)
         if again is not None:
