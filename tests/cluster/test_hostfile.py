@@ -98,10 +98,8 @@ def test_what_the_refusal_offers_is_accepted() -> None:
     with pytest.raises(HostfileError) as caught:
         parse_hostfile("[::1]:8", "f")
     offers = re.findall(r"'([^']* (?:slots|port)=8)'", str(caught.value))
-    assert [parts(parse_hostfile(offer, "f")[0]) for offer in offers] == [
-        ("::1", None, None, 8),
-        ("::1", None, 8, None),
-    ]
+    read = [parts(parse_hostfile(offer, "f")[0]) for offer in offers]
+    assert read == [("::1", None, None, 8), ("::1", None, 8, None)]
 
 
 @pytest.mark.parametrize(
@@ -176,16 +174,9 @@ def test_an_empty_file_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [
-        ("h1", "h1"),
-        ("h1", "H1"),
-        ("h1", "h1:22"),
-        ("h1", "me@h1 slots=4"),
-        ("n[1-4]", "n3"),
-        ("::1", "[0:0::1]"),
-        ("h1:2222", "h1 port=2222"),
-    ],
-)
+    [("h1", "h1"), ("h1", "H1"), ("h1", "h1:22"), ("h1", "me@h1 slots=4"), ("n[1-4]", "n3"), ("::1", "[0:0::1]"),
+     ("h1:2222", "h1 port=2222")],
+)  # fmt: skip
 def test_duplicates_name_both_lines(first: str, second: str) -> None:
     with pytest.raises(HostfileError, match=r"^f:4: .*line 2"):
         parse_hostfile(f"a\n{first}\n\n{second}\n", "f")

@@ -269,10 +269,7 @@ def test_nobody_but_the_master_gets_an_answer() -> None:
     facts["h1"], facts["h2"] = (node(i, interface("eth0", f"172.30.0.{i}/24")) for i in (1, 2))
     probes["h1"], probes["h2"] = [bad("10.0.0.1")], [bad("10.0.0.1")]
     choice = choose(facts, probes)
-    assert [(f.id, f.where.node) for f in choice.findings] == [
-        ("master-unreachable", "h1"),
-        ("master-unreachable", "h2"),
-    ]
+    assert [(f.id, f.where.node) for f in choice.findings] == [("master-unreachable", name) for name in ("h1", "h2")]
 
 
 def test_the_address_most_nodes_reach_is_the_one_explained() -> None:

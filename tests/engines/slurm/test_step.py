@@ -191,23 +191,11 @@ def test_a_container_by_apptainer_is_around_each_rank(image: str, named: str) ->
 
 
 def test_options_of_sbatch() -> None:
-    assert check_sbatch(["--time=1:00:00 --qos=long", "--comment='a b'"]) == [
-        "--time=1:00:00",
-        "--qos=long",
-        "--comment=a b",
-    ]
+    given = ["--time=1:00:00 --qos=long", "--comment='a b'"]
+    assert check_sbatch(given) == ["--time=1:00:00", "--qos=long", "--comment=a b"]
     assert check_sbatch(["-t 10", "-p gpu"]) == ["-t", "10", "-p", "gpu"]
-    for text in (
-        "--array=1-4",
-        "-a 1-4",
-        "-a1-4",
-        "--wrap=x",
-        "-N2",
-        "--nodes 3",
-        "--signal=USR2",
-        "-o x",
-        "--chdir=/",
-    ):
+    own = ("--array=1-4", "-a 1-4", "-a1-4", "--wrap=x", "-N2", "--nodes 3", "--signal=USR2", "-o x", "--chdir=/")
+    for text in own:
         with pytest.raises(UsageError, match="not possible here"):
             check_sbatch([text])
     with pytest.raises(UsageError, match="options of sbatch only"):

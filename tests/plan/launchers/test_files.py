@@ -146,35 +146,25 @@ def test_secrets_are_asked_of_the_shell() -> None:
         assert "secret" not in "".join(rendered(name, 2).values())
 
 
+TWENTY = '{"train_batch_size": 20}'
+TWENTY_OF_NONE = '{"train_batch_size": 20, "train_micro_batch_size_per_gpu": 0}'
+
+
 @pytest.mark.parametrize(
     ("what", "command", "texts", "said"),
     [
-        (
-            "accelerate",
-            ("accelerate", "launch", "--config_file", "a.yaml", "t.py"),
-            {},
-            "a.yaml does not exist here",
-        ),
-        ("deepspeed", ("t.py", "--deepspeed_config", "d.json"), {}, "d.json does not exist here"),
-        ("deepspeed", ("t.py", "--deepspeed", "d.json"), {"d.json": "{"}, "d.json: Expecting"),
-        ("deepspeed", ("t.py", "--deepspeed", "d.json"), {"d.json": '{"train_batch_size": 20}'}, "a multiple of 16"),
-        (
-            "deepspeed",
-            ("t.py", "--deepspeed", "d.json"),
-            {"d.json": '{"train_batch_size": 20, "train_micro_batch_size_per_gpu": 0}'},
-            "a multiple of 16",
-        ),
-        ("deepspeed", ("t.py", "--deepspeed", "d.json"), {"d.json": "[" * 100_000}, "cannot read d.json"),
-        (
-            "deepspeed",
-            ("t.py", "--deepspeed", "a/d.json", "--deepspeed_config", "b/d.json"),
-            {"a/d.json": "{}", "b/d.json": "{}"},
-            "a/d.json and b/d.json would be one file, d.json",
-        ),
+        ("accelerate", "accelerate launch --config_file a.yaml t.py", {}, "a.yaml does not exist here"),
+        ("deepspeed", "t.py --deepspeed_config d.json", {}, "d.json does not exist here"),
+        ("deepspeed", "t.py --deepspeed d.json", {"d.json": "{"}, "d.json: Expecting"),
+        ("deepspeed", "t.py --deepspeed d.json", {"d.json": TWENTY}, "a multiple of 16"),
+        ("deepspeed", "t.py --deepspeed d.json", {"d.json": TWENTY_OF_NONE}, "a multiple of 16"),
+        ("deepspeed", "t.py --deepspeed d.json", {"d.json": "[" * 100_000}, "cannot read d.json"),
+        ("deepspeed", "t.py --deepspeed a/d.json --deepspeed_config b/d.json", {"a/d.json": "{}", "b/d.json": "{}"},
+         "a/d.json and b/d.json would be one file, d.json"),
     ],
-)
-def test_refused(what: str, command: tuple[str, ...], texts: dict[str, str], said: str) -> None:
-    spec = RunSpec.of(command=command, launcher=what, nproc=8)
+)  # fmt: skip
+def test_refused(what: str, command: str, texts: dict[str, str], said: str) -> None:
+    spec = RunSpec.of(command=tuple(command.split()), launcher=what, nproc=8)
     with pytest.raises(UsageError, match=said):
         RENDERERS[what].render(RenderRequest(spec, a_plan(spec, 2), "/w", texts))
 
