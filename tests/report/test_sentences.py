@@ -409,12 +409,12 @@ def test_a_part_of_the_ledger_has_a_name_and_a_meaning() -> None:
     """A field that the table lacks would be missing on every page."""
     assert [part.field for part in PARTS] == [one.name for one in fields(TimeLedger) if one.name != "wall"]
     rows = ledger_rows(TimeLedger(10.0, start=2.5))
-    assert [(row.name, row.seconds, row.percent) for row in rows] == [
-        ("start", "2.5 s", "25 %"),
-        ("useful steps", "unknown", ""),
-        ("waiting for stragglers", "unknown", ""),
-        ("computed twice", "unknown", ""),
-        ("unaccounted", "0.00 s", "0 %"),
+    assert [(part.name, seconds, share) for part, seconds, share in rows] == [
+        ("start", "2.5 s", 0.25),
+        ("useful steps", "unknown", None),
+        ("waiting for stragglers", "unknown", None),
+        ("computed twice", "unknown", None),
+        ("unaccounted", "0.00 s", 0.0),
     ]
 
 

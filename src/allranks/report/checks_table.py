@@ -31,19 +31,14 @@ def counts(findings: Sequence[Finding], rows: Rows) -> str:
     if unreached:
         nodes = f"{looked_at} of {count_of(looked_at + unreached, 'node')}"
     findings_by_check = group(findings, lambda finding: finding.check or finding.id)
-    by_status = group(
-        rows, lambda name: _worst([*rows[name].values(), *(f.status for f in findings_by_check.get(name, []))])
-    )
-    numbers = {status: len(names) for status, names in by_status.items()}
-    words = ", ".join(f"{numbers[status]} {word}" for status, word in COUNTED.items() if status in numbers)
-    if set(numbers) == {"ok"}:
+    numbers = dict.fromkeys(COUNTED, 0)
+    for name, row in rows.items():  # of no node at all a check was skipped
+        statuses = [*row.values(), *(finding.status for finding in findings_by_check.get(name, []))]
+        numbers[min(statuses, key=ORDER.__getitem__, default="skipped")] += 1
+    words = ", ".join(f"{numbers[status]} {word}" for status, word in COUNTED.items() if numbers[status])
+    if rows and numbers["ok"] == len(rows):
         words = "all ok"
     return f"{count_of(len(rows), 'check')} on {nodes}: {words}"
-
-
-def _worst(statuses: Sequence[str]) -> str:
-    """Of no node at all a check was skipped."""
-    return min(statuses, key=ORDER.__getitem__, default="skipped")
 
 
 def table_lines(rows: Rows, checks: Mapping[str, Check], width: int, verbose: bool, colour: bool) -> list[str]:
@@ -91,14 +86,10 @@ def finding_lines(findings: Sequence[Finding], colour: bool, verbose: bool) -> l
             lines.append(f"     -> {finding.remedy}")
         if verbose:
             lines += [f"        {line}" for line in finding.evidence]
-    unknown = [f for f in findings if f.status == "unknown"]
+    unknown = ", ".join(dict.fromkeys(f.check or f.id for f in findings if f.status == "unknown"))
     if unknown and not verbose:
-        lines.append(f"{_cell('unknown', 4, colour)} could not look: {_reasons(unknown)} (-v says more)")
+        lines.append(f"{_cell('unknown', 4, colour)} could not look: {unknown} (-v says more)")
     return lines
-
-
-def _reasons(findings: Sequence[Finding]) -> str:
-    return ", ".join(dict.fromkeys(f.check or f.id for f in findings))
 
 
 def setting_lines(explained: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:

@@ -98,11 +98,13 @@ def explained(name: str, checks: Mapping[str, Check]) -> ExplainedPage | None:
     """Give the page of a cause, one of the checks, or a state; None for another name."""
     if name in CAUSES:
         return cause_page(CAUSES[name])
-    if name in STATES and name not in checks:
-        return state_page(name)
     if name in checks:
         return check_page(checks[name])
-    return None
+    if name not in STATES:
+        return None
+    whose, meaning, step = STATES[name]
+    sections = (Section("Next step", (step,)),) if step else ()
+    return ExplainedPage(name, "state", f"Of {whose}: {meaning}.", sections)
 
 
 def cause_page(cause: Cause) -> ExplainedPage:
@@ -125,13 +127,6 @@ def cause_page(cause: Cause) -> ExplainedPage:
         other = join_words(explained_by, "or")
         sections.append(Section("Explained by", (f"Where it is seen too, the fault is {other}.",)))
     return ExplainedPage(cause.id, "cause", _sentence(_capitalised(cause.meaning)), tuple(sections))
-
-
-def state_page(name: str) -> ExplainedPage:
-    """Say what a state means, and what to do about it where anything can be done."""
-    state = STATES[name]
-    sections = (Section("Next step", (state.step,)),) if state.step else ()
-    return ExplainedPage(name, "state", f"Of {state.whose}: {state.meaning}.", sections)
 
 
 def _in_worlds(cause: Cause) -> list[Section]:
@@ -211,9 +206,8 @@ def list_lines(pages: Sequence[ExplainedPage], width: int) -> list[str]:
     for kind, heading in _HEADINGS:
         if kind in kinds:
             lines += ["", heading]
-        for page in pages:
-            if page.kind == kind:
-                lines.append(cut(f"  {page.name:<{column}}  {page.summary}", width))
+        named = [f"  {page.name:<{column}}  {page.summary}" for page in pages if page.kind == kind]
+        lines += [cut(line, width) for line in named]
     return [*lines[1:], "", "`allranks explain NAME` prints one of them."]
 
 
@@ -233,6 +227,4 @@ def _capitalised(text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    if text.endswith((".", "…")):
-        return text
-    return f"{text}."
+    return text if text.endswith((".", "…")) else f"{text}."

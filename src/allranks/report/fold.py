@@ -128,11 +128,6 @@ class Folder:
     def _is_full(self) -> bool:
         return self._most is not None and (self._room < 1 or self._bytes >= MOST_BYTES)
 
-    def _make_room(self, now: float) -> None:
-        if self._most is not None:
-            self._room = min(self._most, self._room + STEADY * min(1.0, max(0.0, now - self._room_at)))
-            self._room_at = now
-
     def _keep(self, who: Who, rest: bytes, now: float, is_new: bool) -> None:
         """Keep an unfinished line until its end comes; of a progress bar the last state is enough."""
         if is_new:
@@ -152,12 +147,9 @@ class Folder:
 
     def _add(self, who: Who, raw: bytes, now: float) -> None:
         text = clean(raw[:CUT].decode("utf-8", "replace"), self._colour)
-        if self._shorten:
-            shown = self._shortened(text)
-            if shown is None:
-                return
-            text = shown
-        self._show_soon(who, text, now)
+        shown = self._shortened(text) if self._shorten else text
+        if shown is not None:
+            self._show_soon(who, shown, now)
 
     def _shortened(self, text: str) -> str | None:
         """Return what is displayed of a line; None where a line before it stands for it."""
@@ -190,9 +182,7 @@ class Folder:
             return None
         same = self._open.get(key, [])
         place = bisect_right(same, self._last.get(who, 0), key=_number)
-        if place < len(same):
-            return same[place]
-        return None
+        return same[place] if place < len(same) else None
 
     def _show(self, line: _Line) -> str:
         (node, rank) = next(iter(line.ranks))
@@ -207,7 +197,9 @@ class Folder:
 
     def lines(self, now: float) -> list[str]:
         """Take the lines that may be shown now, in order: their window is over, or every rank has written them."""
-        self._make_room(now)
+        if self._most is not None:
+            self._room = min(self._most, self._room + STEADY * min(1.0, max(0.0, now - self._room_at)))
+            self._room_at = now
         self._show_bars(now)
         return self._ready(now)
 
@@ -215,14 +207,10 @@ class Folder:
         ready = []
         while self.queue and (is_end or self._is_due(self.queue[0], now)):
             ready.append(self._show(self._take()))
-        return ready + self._notice()
-
-    def _notice(self) -> list[str]:
-        skipped = self._skipped
-        self._skipped = 0
-        if skipped:
-            return [not_shown(skipped, self.logs_complete)]
-        return []
+        if self._skipped:
+            ready.append(not_shown(self._skipped, self.logs_complete))
+            self._skipped = 0
+        return ready
 
     def _is_due(self, line: _Line, now: float) -> bool:
         if not self._fold or not 0 <= now - line.since < self._window or self._bytes >= MOST_BYTES:

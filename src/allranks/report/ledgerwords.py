@@ -37,16 +37,6 @@ PARTS = (
 )
 
 
-class LedgerRow(NamedTuple):
-    """A part as the page shows it. `share` is of the wall time, from 0 to 1."""
-
-    name: str
-    meaning: str
-    seconds: str
-    percent: str
-    share: float
-
-
 def goodput_line(ledger: TimeLedger, attempts: int) -> str:
     """Say what share of the time was useful, and where the rest went; empty where no step tells.
 
@@ -66,21 +56,18 @@ def goodput_line(ledger: TimeLedger, attempts: int) -> str:
 
 def goodput_words(goodput: float | None) -> str:
     """Write a goodput for a table: `87 %`, or that it is unknown."""
-    if goodput is None:
-        return UNKNOWN
-    return format_percent(goodput)
+    return UNKNOWN if goodput is None else format_percent(goodput)
 
 
-def ledger_rows(ledger: TimeLedger) -> Sequence[LedgerRow]:
-    """Give a row for each part, the unknown ones too; nothing of a run that has no time."""
+def ledger_rows(ledger: TimeLedger) -> Sequence[tuple[Part, str, float | None]]:
+    """Give each part with its time and its share of the wall time, unknown ones too; nothing where there is no time."""
     if ledger.wall <= 0:
         return []
-    rows = []
+    rows: list[tuple[Part, str, float | None]] = []
     for part in PARTS:
         seconds: float | None = getattr(ledger, part.field)
         if seconds is None:
-            rows.append(LedgerRow(part.name, part.meaning, "unknown", "", 0.0))
+            rows.append((part, "unknown", None))
         elif seconds > 0 or part.field in ("useful", "unaccounted"):
-            share = min(1.0, seconds / ledger.wall)
-            rows.append(LedgerRow(part.name, part.meaning, format_elapsed(seconds), format_percent(share), share))
+            rows.append((part, format_elapsed(seconds), min(1.0, seconds / ledger.wall)))
     return rows

@@ -143,9 +143,7 @@ class LiveView(OutputView):
         line = event_line(stamped, self._nodes)
         if line is None or self._is_said(stamped):
             return
-        others = []
-        if isinstance(fact, RetryDecided):
-            others = self._take_failures(fact.verdict)
+        others = self._take_failures(fact.verdict) if isinstance(fact, RetryDecided) else []
         self._print([*self._folder.lines(time.time()), *map(self._coloured, [*others, line])])
 
     def _is_said(self, stamped: Stamped[Fact]) -> bool:

@@ -11,7 +11,7 @@ from allranks.preflight.checks.machine import Machine
 from allranks.preflight.checks.nic import InterfaceSpeed
 from allranks.preflight.checks.torch_build import Build
 from allranks.protocol.codec import decode_parts, spread
-from allranks.protocol.facts import InterfaceFacts, NcclFacts, SharedMemory
+from allranks.protocol.facts import InterfaceFacts, SharedMemory
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.runs.documents import PreflightDocument, RunDocument
 from allranks.text import count_of, format_size, group, join_names, list_first, name_with
@@ -71,6 +71,7 @@ def machine(facts: MachineFacts) -> Rows:
     """Describe one node; what is unknown is left out."""
     build = facts.torch_build
     gpus = facts.gpu_model
+    settings = [*sorted(facts.plan.nccl.environ_.items()), *sorted(facts.plan.nccl.conf.items())]
     count = "" if facts.cpu is None else count_of(facts.cpu, "CPU")
     memory = "" if facts.plan.mem.total is None else f"{format_size(facts.plan.mem.total)} memory"
     rows = [
@@ -83,7 +84,7 @@ def machine(facts: MachineFacts) -> Rows:
         ("/dev/shm", "" if facts.shm.bytes < 0 else format_size(facts.shm.bytes)),
         ("network", _listed(_interface(one.name, facts.nic.get(one.name, UNKNOWN)) for one in facts.linked)),
         ("RDMA ports", _rdma(facts)),
-        ("NCCL settings", _settings(facts.plan.nccl)),
+        ("NCCL settings", " ".join(f"{name}={value}" for name, value in settings)),
     ]
     return [(name, text[:LONGEST]) for name, text in rows if text]
 
@@ -128,11 +129,6 @@ def _rdma(facts: MachineFacts) -> str:
         " ".join([name, *filter(None, (port.state, port.rate, port.layer))]) for name, port in facts.ib_ports.items()
     ]
     return _listed(ports or facts.plan.nccl.rdma) or "none"
-
-
-def _settings(nccl: NcclFacts) -> str:
-    settings = [*sorted(nccl.environ_.items()), *sorted(nccl.conf.items())]
-    return " ".join(f"{name}={value}" for name, value in settings)
 
 
 def _listed(values: Iterable[str]) -> str:

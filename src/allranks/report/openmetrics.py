@@ -19,7 +19,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from allranks.runs.directory import STATES as ENDED_AS
-from allranks.runs.documents import GOING_ON, OVER, NodeStatus, RankStatus, ResultDocument, StatusDocument
+from allranks.runs.documents import GOING_ON, OVER, RankStatus, ResultDocument, StatusDocument
 
 UP = ("started", "initialised")  # states of a rank whose process runs
 STATES = (*GOING_ON, *OVER)
@@ -62,8 +62,15 @@ class FiguresCollector(Collector):
         steps = [rank.step for _, rank in ranks if rank.step is not None]
         yield _of_run("allranks_step", "Furthest step of any rank.", run, max(steps, default=None))
         yield _of_run("allranks_goodput_ratio", "Share of the time that went into useful steps.", run, status.goodput)
-        for figure in OF_RANKS:
-            yield _of_ranks(figure, run, ranks)
+        has_roles = any(node.role for node, _ in ranks)  # two roles have the same numbers of ranks
+        for name, text, value_of in OF_RANKS:
+            family = GaugeMetricFamily(name, text, labels=[*LABELS, "role"] if has_roles else LABELS)
+            for node, rank in ranks:
+                value = value_of(rank)
+                if value is not None:
+                    roles = [node.role] if has_roles else []
+                    family.add_metric([run, node.name, str(rank.rank), *roles], float(value))
+            yield family
         yield from _end(run, result)
 
 
@@ -82,33 +89,17 @@ def _end(run: str, result: ResultDocument | None) -> Iterator[Metric]:
     yield family
 
 
-Ranks = list[tuple[NodeStatus, RankStatus]]
-
-
-class RankFigure(NamedTuple):
-    """A figure that each rank has; `value` gives None where it is unknown."""
-
-    name: str
-    text: str
-    value: Callable[[RankStatus], float | None]
-
-
-OF_RANKS = (
-    RankFigure("allranks_rank_step", "Step of the rank.", lambda rank: rank.step),
-    RankFigure("allranks_rank_steps_per_second", "Steps a second of the rank.", lambda rank: rank.rate),
-    RankFigure(
-        "allranks_rank_collectives_per_second", "Collectives a second of the rank.", lambda rank: rank.collectives
-    ),
-    RankFigure(
+# Figures that each rank has: name, text, and the value, None where it is unknown.
+OF_RANKS: tuple[tuple[str, str, Callable[[RankStatus], float | None]], ...] = (
+    ("allranks_rank_step", "Step of the rank.", lambda rank: rank.step),
+    ("allranks_rank_steps_per_second", "Steps a second of the rank.", lambda rank: rank.rate),
+    ("allranks_rank_collectives_per_second", "Collectives a second of the rank.", lambda rank: rank.collectives),
+    (
         "allranks_rank_lateness_seconds",
         "How late the rank comes to collectives, as a median.",
         lambda rank: rank.lateness_s,
     ),
-    RankFigure(
-        "allranks_rank_last_output_seconds",
-        "When the rank wrote last, in unix seconds.",
-        lambda rank: rank.last_output,
-    ),
+    ("allranks_rank_last_output_seconds", "When the rank wrote last, in unix seconds.", lambda rank: rank.last_output),
 )
 
 
@@ -122,17 +113,6 @@ def _of_run(name: str, text: str, run: str, value: float | None) -> Metric:
 def _counter(name: str, text: str, run: str, value: int) -> Metric:
     family = CounterMetricFamily(name, text, labels=["run"])
     family.add_metric([run], value)
-    return family
-
-
-def _of_ranks(figure: RankFigure, run: str, ranks: Ranks) -> Metric:
-    has_roles = any(node.role for node, _ in ranks)  # two roles have the same numbers of ranks
-    family = GaugeMetricFamily(figure.name, figure.text, labels=[*LABELS, "role"] if has_roles else LABELS)
-    for node, rank in ranks:
-        value = figure.value(rank)
-        if value is not None:
-            roles = [node.role] if has_roles else []
-            family.add_metric([run, node.name, str(rank.rank), *roles], float(value))
     return family
 
 

@@ -18,11 +18,7 @@ from markupsafe import Markup, escape
 from allranks.findings import Finding, explain_command
 from allranks.protocol.codec import encode
 from allranks.protocol.run_facts import of_kind
-from allranks.runs.documents import (
-    ResultDocument,
-    RunDocument,
-    SuiteResult,
-)
+from allranks.runs.documents import ResultDocument, RunDocument, SuiteResult
 from allranks.runs.timeledger import ledger_of
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
@@ -49,6 +45,7 @@ STATES = {"done": "ok", "failed": "fail", "orphaned": "fail", "stopped": "warn"}
 def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     """Write the page as HTML; `record` is without secrets already, `hidden` says what was hidden."""
     script = environment().get_template("search.js").render().strip()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     run = record.run or RunDocument()
     result = record.result or ResultDocument()
     verdict = record.verdict
@@ -62,7 +59,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     return render(
         "run.html",
         script=Markup(script),
-        script_hash=script_hash(script),
+        script_hash=f"sha256-{digest}",  # as a Content-Security-Policy names a script
         name=record.name,
         state=record.state,
         level=STATES.get(record.state, "unknown"),
@@ -105,15 +102,8 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     )
 
 
-def script_hash(script: str) -> str:
-    """Name a script as a Content-Security-Policy does."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
 def _duration(seconds: float | None) -> str:
-    if seconds is not None and 0 <= seconds < 1e9:
-        return format_elapsed(seconds)
-    return ""
+    return format_elapsed(seconds) if seconds is not None and 0 <= seconds < 1e9 else ""
 
 
 # -- the head --------------------------------------------------------------------------------------

@@ -167,19 +167,11 @@ def counts_text(ranks: Mapping[str, int]) -> str:
 
 def _initialised_line(stamped: Stamped[AllInitialised]) -> str:
     ranks = stamped.fact.ranks
-    who = "the rank"
-    if ranks > 1:
-        who = f"all {ranks} ranks"
+    who = f"all {ranks} ranks" if ranks > 1 else "the rank"
     seconds = f"{stamped.fact.seconds:.1f} s"
     if stamped.attempt:
         return f"{who} initialised {seconds} after the start of the run"
     return f"{who} initialised in {seconds}"
-
-
-def _attempt_line(stamped: Stamped[AttemptStart]) -> str | None:
-    if not stamped.attempt:
-        return None
-    return f"attempt   {stamped.attempt}"
 
 
 def _dropped_line(stamped: Stamped[OutputDropped]) -> str | None:
@@ -215,22 +207,14 @@ def _tree_line(stamped: Stamped[WorkingTree]) -> str:
     return line
 
 
-def _retry_line(stamped: Stamped[RetryDecided]) -> str:
-    return "\n".join(["", *verdict_lines(stamped.fact.verdict), ""])
-
-
 def _ending_line(stamped: Stamped[EndingBegun]) -> str | None:
     """Say how long the ranks have to save, or that those that still run are ended after a failure."""
     ranks = stamped.fact.ranks
     reason = stamped.fact.reason
-    if reason == "failure":
-        if not ranks:
-            return None
-        if ranks > 1:
-            return f"ending the remaining {ranks} ranks"
-        return "ending the remaining rank"
-    if reason == "done":
+    if reason == "done" or (reason == "failure" and not ranks):
         return None
+    if reason == "failure":
+        return f"ending the remaining {ranks} ranks" if ranks != 1 else "ending the remaining rank"
     asked = _ASKED.get(reason, reason)
     if ranks == 0:
         return f"{asked}: ending the run"
@@ -281,22 +265,6 @@ def _awaited_line(stamped: Stamped[NodeAwaited]) -> str:
     return f"waiting for {stamped.node}, {waited:.0f} s of {limit} (--node-wait): {message}"
 
 
-def _saved_line(stamped: Stamped[SaveDone]) -> str:
-    return f"{stamped.fact.saved.sentence} in {stamped.fact.seconds:.1f} s"
-
-
-def _agreed_line(stamped: Stamped[SaveAgreed]) -> str:
-    return f"{count_of(stamped.fact.ranks, 'rank')} save at step {stamped.fact.step}"
-
-
-def _asked_line(stamped: Stamped[SaveAsked]) -> str:
-    return f"{stamped.fact.reason}: all ranks that call should_save are asked to save at one step"
-
-
-def _signal_line(stamped: Stamped[SignalPassed]) -> str:
-    return f"{stamped.fact.signal} sent to {count_of(stamped.fact.ranks, 'rank')}"
-
-
 def _passed_line(stamped: Stamped[SuitePassed]) -> str:
     count = count_of(stamped.fact.ranks, "rank")
     return f"collective tests passed on {count} in {stamped.fact.seconds:.1f} s: starting the program"
@@ -324,10 +292,6 @@ def _world_line(stamped: Stamped[WorldChanged]) -> str:
     return f"world     attempt {stamped.attempt} goes on with {nodes} ({change}, unless your program keeps it)"
 
 
-def _finding_line(stamped: Stamped[Finding]) -> str:
-    return finding_line(stamped.fact)
-
-
 def finding_line(finding: Finding) -> str:
     """Write a finding as one or two lines."""
     sign = {"fail": "FAIL", "warn": "warning", "unknown": "unknown"}.get(finding.status, "note")
@@ -344,10 +308,16 @@ _WRITERS: dict[type, Callable[[Stamped[Any]], str | None]] = dict(
         on(RoleReady, _ready_line),
         on(FirstStep, lambda stamped: f"first step after {stamped.fact.seconds:.1f} s"),
         on(FaultMessage, lambda stamped: f"note: {stamped.node}: {stamped.fact.message}"),
-        on(SignalPassed, _signal_line),
-        on(SaveAsked, _asked_line),
-        on(SaveAgreed, _agreed_line),
-        on(SaveDone, _saved_line),
+        on(SignalPassed, lambda stamped: f"{stamped.fact.signal} sent to {count_of(stamped.fact.ranks, 'rank')}"),
+        on(
+            SaveAsked,
+            lambda stamped: f"{stamped.fact.reason}: all ranks that call should_save are asked to save at one step",
+        ),
+        on(
+            SaveAgreed,
+            lambda stamped: f"{count_of(stamped.fact.ranks, 'rank')} save at step {stamped.fact.step}",
+        ),
+        on(SaveDone, lambda stamped: f"{stamped.fact.saved.sentence} in {stamped.fact.seconds:.1f} s"),
         on(JobProgress, lambda stamped: f"job       {stamped.fact.job}: {stamped.fact.message}"),
         on(JoinProgress, lambda stamped: f"join      {stamped.fact.message}"),
         on(PlainNote, lambda stamped: f"note: {stamped.fact.message}"),
@@ -365,11 +335,11 @@ _WRITERS: dict[type, Callable[[Stamped[Any]], str | None]] = dict(
         on(NodeReachedAgain, lambda stamped: f"reaching {stamped.node} again"),
         on(WorkingTree, _tree_line),
         on(AllInitialised, _initialised_line),
-        on(AttemptStart, _attempt_line),
-        on(Finding, _finding_line),
+        on(AttemptStart, lambda stamped: f"attempt   {stamped.attempt}" if stamped.attempt else None),
+        on(Finding, lambda stamped: finding_line(stamped.fact)),
         on(OutputDropped, _dropped_line),
         on(LauncherPaused, _paused_line),
-        on(RetryDecided, _retry_line),
+        on(RetryDecided, lambda stamped: "\n".join(["", *verdict_lines(stamped.fact.verdict), ""])),
         on(EndingBegun, _ending_line),
         on(ExitMessage, _exit_line),
         on(StepsResumed, _resumed_line),
@@ -436,23 +406,24 @@ def closing_lines(result: ResultDocument) -> list[str]:
         lines += ["", *verdict_lines(result.verdict)]
     lines += [*data_lines(result.findings), *left_lines(result.left), *_lost_lines(result)]
     lines += _outputs_lines(result)
-    lines += [*attempt_lines(result.attempts), *_role_lines(result), *_goodput_lines(result)]
+    if len(result.attempts) > 1:  # why no further one follows stands in the verdict above
+        lines += map(_attempt, result.attempts)
+    lines += [*_role_lines(result), *_goodput_lines(result)]
     word = {DONE: "done", CTRL_C: "stopped by Ctrl-C", TERMINATED: "stopped"}.get(result.exit, "failed")
     after = f"after {result.timing.total or 0.0:.1f} s"
     if len(result.attempts) > 1:
         after += f", {count_of(len(result.attempts), 'attempt')}"
+    logs = f", logs in {result.directory}/logs"
     if not result.directory:
-        return [*lines, f"{word} {after} (exit {result.exit}). Its run directory was removed, and the logs with it"]
-    return [*lines, f"{word} {after} (exit {result.exit}), logs in {result.directory}/logs"]
+        logs = ". Its run directory was removed, and the logs with it"
+    return [*lines, f"{word} {after} (exit {result.exit}){logs}"]
 
 
 def _goodput_lines(result: ResultDocument) -> list[str]:
     if result.time_ledger is None:
         return []
     line = goodput_line(result.time_ledger, len(result.attempts))
-    if not line:
-        return []
-    return [f"goodput   {line}"]
+    return [f"goodput   {line}"] if line else []
 
 
 def _outputs_lines(result: ResultDocument) -> list[str]:
@@ -480,13 +451,6 @@ def _lost_lines(result: ResultDocument) -> list[str]:
 
 def _bytes(count: int) -> str:
     return f"{count:,} {plural(count, 'byte')}"
-
-
-def attempt_lines(attempts: Sequence[AttemptEnd]) -> list[str]:
-    """Write a line an attempt, where there were several. Why no further one follows stands in the verdict above."""
-    if len(attempts) < 2:
-        return []
-    return [_attempt(attempt) for attempt in attempts]
 
 
 def _attempt(attempt: AttemptEnd) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +23,8 @@ from .terminal import BAD, BOLD, BOLD_BAD, DIM, GOOD, STATE_STYLES, UNSURE, WARN
 LEAST_WIDTH = 20
 WARNINGS_SHOWN = 3
 WARNING_LINES = 2
-FURTHER_WIDTH = 11  # columns of a figure of a node's machine
+FURTHER = ("comes last", "cores used", "memory used", "GPU busy", "in and out")  # of a node's ranks and its machine
+FURTHER_WIDTH = 11
 EVENTS_LEAST = 3  # lines that nodes leave to the events
 NODE_CHUNK = 32  # cells of one node that stand without a gap
 LATE_SHARE = 0.05  # of a step: a rank that comes later than this is late
@@ -179,30 +180,28 @@ def grid_lines(nodes: Sequence[NodeStatus], width: int, most: int, colour: bool)
     title = "ranks"
     if len(rows) > most - 1:
         title = "nodes, each with its worst rank"
-        worst = [max(cells, key=_badness) for _, cells in ranked]
+        worst = [_worst(cells) for _, cells in ranked]
         rows = _rows([(label(ranked[0][0]), worst)], width)
         if len(rows) > most - 1:
             each = -(-len(rows) // max(1, most - 1))
             title = f"{each} nodes a cell, each with its worst rank"
-            worst = [max(worst[at : at + each], key=_badness) for at in range(0, len(worst), each)]
+            worst = [_worst(worst[at : at + each]) for at in range(0, len(worst), each)]
             rows = _rows([(label(ranked[0][0]), worst)], width)
     shown = rows[: max(1, most - 1)]
     used = {cell for _, cells in ranked for cell in cells}
-    lines = [_fit(f"{title}: {_legend(used)}", width)]
+    legend = "  ".join(f"{cell.glyph} {cell.meaning}" for cell in CELLS if cell in used)
+    lines = [_fit(f"{title}: {legend}", width)]
     widest = max(len(name) for name, _ in shown)
-    lines += [f"{name:>{widest}} {_painted(row, colour)}" for name, row in shown]
+    for name, row in shown:
+        painted = [" " if cell is None else paint(cell.glyph, cell.style, colour) for cell in row]
+        lines.append(f"{name:>{widest}} {''.join(painted)}")
     if len(rows) > len(shown):
         lines.append(_fit(f"… and {count_of(len(rows) - len(shown), 'more line')}", width))
     return lines
 
 
-def _badness(cell: Cell) -> int:
-    return cell.badness
-
-
-def _legend(used: Iterable[Cell]) -> str:
-    present = set(used)
-    return "  ".join(f"{cell.glyph} {cell.meaning}" for cell in CELLS if cell in present)
+def _worst(cells: Sequence[Cell]) -> Cell:
+    return max(cells, key=lambda cell: cell.badness)
 
 
 def _rows(groups: Sequence[tuple[str, Sequence[Cell]]], width: int) -> list[tuple[str, list[Cell | None]]]:
@@ -220,10 +219,6 @@ def _rows(groups: Sequence[tuple[str, Sequence[Cell]]], width: int) -> list[tupl
     return rows
 
 
-def _painted(row: Sequence[Cell | None], colour: bool) -> str:
-    return "".join(" " if cell is None else paint(cell.glyph, cell.style, colour) for cell in row)
-
-
 # -- nodes, events -----------------------------------------------------------------------------------------------------
 
 
@@ -234,15 +229,13 @@ def node_lines(snapshot: TopSnapshot, progress: RunProgress, width: int, most: i
         return []
     shown = nodes
     if len(nodes) > most:
-        places = {id(node): place for place, node in enumerate(nodes)}
-        worst = sorted(nodes, key=lambda node: (-_node_badness(node), -_lateness(node), places[id(node)]))[:most]
-        shown = sorted(worst, key=lambda node: places[id(node)])
+        worst = sorted(range(len(nodes)), key=lambda place: _badness_of(nodes[place]), reverse=True)[:most]
+        shown = [nodes[place] for place in sorted(worst)]
     name_width = max(5, *(len(label(node)) for node in shown))
     columns = _further_columns(shown)
     head = heading(name_width)
-    lines = [
-        paint(_fit("  ".join([head, *(f"{column[0]:>{FURTHER_WIDTH}}" for column in columns)]), width), DIM, colour)
-    ]
+    headings = [head, *(f"{column[0]:>{FURTHER_WIDTH}}" for column in columns)]
+    lines = [paint(_fit("  ".join(headings), width), DIM, colour)]
     for place, node in enumerate(shown):
         line = node_line(node, snapshot.t, name_width)
         if columns:
@@ -259,58 +252,32 @@ def node_lines(snapshot: TopSnapshot, progress: RunProgress, width: int, most: i
 
 def _further_columns(nodes: Sequence[NodeStatus]) -> list[list[str]]:
     """Return the columns of which a cell is known: a heading and a cell a node, from its ranks and its machine."""
-    columns = [
-        ["comes last", *map(_latest, nodes)],
-        ["cores used", *(_cores(node.usage) for node in nodes)],
-        ["memory used", *(_share_of_memory(node.usage) for node in nodes)],
-        ["GPU busy", *(_gpu(node.usage) for node in nodes)],
-        ["in and out", *(_network(node.usage) for node in nodes)],
+    columns = zip(FURTHER, *map(_further_cells, nodes), strict=True)
+    return [list(column) for column in columns if any(column[1:])]
+
+
+def _further_cells(node: NodeStatus) -> list[str]:
+    """Write the rank that comes latest (`5, 180 ms`), the cores that all processes use (`6.3 of 8`), and so on."""
+    late = [(rank.lateness_s, -rank.rank) for rank in node.ranks if rank.lateness_s is not None]
+    lateness, number = max(late, default=(0.0, 0))
+    usage = node.usage or NodeUsage()
+    memory = None
+    if usage.memory_used is not None and usage.memory_total:
+        memory = usage.memory_used / usage.memory_total
+    has_network = usage.received is not None and usage.sent is not None
+    return [
+        f"{-number}, {format_time(lateness)}" if late else "",
+        f"{usage.cpu_used:.1f} of {usage.cores}" if usage.cpu_used is not None and usage.cores else "",
+        "" if memory is None else format_percent(memory),
+        "" if usage.gpu_busy is None else format_percent(usage.gpu_busy),
+        format_rate((usage.received or 0.0) + (usage.sent or 0.0)) if has_network else "",
     ]
-    return [column for column in columns if any(column[1:])]
 
 
-def _cores(usage: NodeUsage | None) -> str:
-    """Write how many cores all processes use, of how many: `6.3 of 8`."""
-    if usage is None or usage.cpu_used is None or not usage.cores:
-        return ""
-    return f"{usage.cpu_used:.1f} of {usage.cores}"
-
-
-def _share_of_memory(usage: NodeUsage | None) -> str:
-    if usage is None or usage.memory_used is None or not usage.memory_total:
-        return ""
-    return format_percent(usage.memory_used / usage.memory_total)
-
-
-def _gpu(usage: NodeUsage | None) -> str:
-    if usage is None or usage.gpu_busy is None:
-        return ""
-    return format_percent(usage.gpu_busy)
-
-
-def _network(usage: NodeUsage | None) -> str:
-    """Write what a machine receives and sends a second, without its own lo."""
-    if usage is None or usage.received is None or usage.sent is None:
-        return ""
-    return format_rate(usage.received + usage.sent)
-
-
-def _node_badness(node: NodeStatus) -> int:
+def _badness_of(node: NodeStatus) -> tuple[int, float]:
     own_badness = LOST.badness if node.state in STATE_STYLES else 0
-    return max([own_badness, *(cell_of(rank).badness for rank in node.ranks)])
-
-
-def _lateness(node: NodeStatus) -> float:
-    return max((rank.lateness_s or 0.0 for rank in node.ranks), default=0.0)
-
-
-def _latest(node: NodeStatus) -> str:
-    """Name the rank of a node that comes latest: `5, 180 ms`."""
-    measured = [rank for rank in node.ranks if rank.lateness_s is not None]
-    if not measured:
-        return ""
-    latest = max(measured, key=lambda rank: rank.lateness_s or 0.0)
-    return f"{latest.rank}, {format_time(latest.lateness_s or 0.0)}"
+    lateness = max((rank.lateness_s or 0.0 for rank in node.ranks), default=0.0)
+    return max([own_badness, *(cell_of(rank).badness for rank in node.ranks)]), lateness
 
 
 def event_lines(events: Sequence[Stamped[Fact]], nodes: int, width: int, most: int) -> list[str]:
@@ -323,9 +290,5 @@ def event_lines(events: Sequence[Stamped[Fact]], nodes: int, width: int, most: i
         if sentence is None:
             continue
         first = next((line for line in sentence.split("\n") if line.strip()), "")
-        lines.insert(0, _fit(f"{_time_of_day(stamped.t)} {first}", width))
+        lines.insert(0, _fit(f"{time.strftime('%H:%M:%S', time.localtime(stamped.t))} {first}", width))
     return lines
-
-
-def _time_of_day(t: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(t))
