@@ -27,54 +27,44 @@ _LEVELS = {
 }
 
 
-class StateMeaning(NamedTuple):
-    """`whose` it is, what it says (`meaning`), and what to do about it (`step`, empty where nothing can be done)."""
-
-    whose: str
-    meaning: str
-    step: str = ""
-
-
-# States that `ps`, `status`, `top` and status.json have.
+# States that `ps`, `status`, `top` and status.json have: whose each is, what it says, and what can be done about it.
 STATES = {
-    "starting": StateMeaning("a run", "nodes are reached and looked at"),
-    "gating": StateMeaning("a run", "each node connects to the master's address and port"),
-    "proving": StateMeaning("a run", "all nodes have reached the master, and ranks begin"),
-    "ending": StateMeaning("a run", "its processes are being ended on all nodes"),
-    "running": StateMeaning("a run or a node", "ranks are there and go on"),
-    "done": StateMeaning("a run", "all ranks ended with code 0"),
-    "stopped": StateMeaning("a run", "a person or a service asked it to end"),
-    "orphaned": StateMeaning(
+    "starting": ("a run", "nodes are reached and looked at", ""),
+    "gating": ("a run", "each node connects to the master's address and port", ""),
+    "proving": ("a run", "all nodes have reached the master, and ranks begin", ""),
+    "ending": ("a run", "its processes are being ended on all nodes", ""),
+    "running": ("a run or a node", "ranks are there and go on", ""),
+    "done": ("a run", "all ranks ended with code 0", ""),
+    "stopped": ("a run", "a person or a service asked it to end", ""),
+    "orphaned": (
         "a run",
         "the allranks that controlled it has died, and nothing says yet that its ranks have ended",
         "`allranks attach RUN` takes it over within the lease. After it the nodes have ended the ranks.",
     ),
-    "connecting": StateMeaning("a node", "it is being reached"),
-    "ready": StateMeaning("a node", "it was reached, and no rank of it has begun"),
-    "silent": StateMeaning("a node", "nothing has been heard from it for some beats, and its lease goes on"),
-    "lost": StateMeaning(
+    "connecting": ("a node", "it is being reached", ""),
+    "ready": ("a node", "it was reached, and no rank of it has begun", ""),
+    "silent": ("a node", "nothing has been heard from it for some beats, and its lease goes on", ""),
+    "lost": (
         "a node or a rank",
         "nothing was heard from its node for the whole lease. The node has ended the ranks by itself",
         "See whether the node is up with `ssh NODE uptime`. `--node-wait` waits for one that comes back.",
     ),
-    "unreachable": StateMeaning("a node", "it could not be reached", "`allranks check` says why."),
-    "ended": StateMeaning("a node", "its ranks have ended, and its agent has left"),
-    "spare": StateMeaning("a node", "it stands by, and takes the place of a node that fails"),
-    "unfit": StateMeaning(
-        "a spare", "a check has failed on it, so it takes no node's place", "`allranks check` says which."
-    ),
-    "away": StateMeaning(
+    "unreachable": ("a node", "it could not be reached", "`allranks check` says why."),
+    "ended": ("a node", "its ranks have ended, and its agent has left", ""),
+    "spare": ("a node", "it stands by, and takes the place of a node that fails", ""),
+    "unfit": ("a spare", "a check has failed on it, so it takes no node's place", "`allranks check` says which."),
+    "away": (
         "a node",
         "it is lost or did not come, the others go on, and it is reached again for as long as the run lasts",
         "It gets its place back as --regrow says. `allranks check` says why it cannot be reached.",
     ),
-    "replaced": StateMeaning("a node", "a spare has taken its place"),
-    "waiting": StateMeaning("a rank", "it has not been started yet"),
-    "started": StateMeaning("a rank", "its process is there, and it is in no process group yet"),
-    "initialised": StateMeaning("a rank", "it is through init_process_group"),
-    "exited": StateMeaning("a rank", "it ended with code 0"),
-    "killed": StateMeaning("a rank", "a signal ended it", "The verdict says whose."),
-    "failed": StateMeaning("a run or a rank", "it ended with another code than 0", "`allranks diagnose RUN` says why."),
+    "replaced": ("a node", "a spare has taken its place", ""),
+    "waiting": ("a rank", "it has not been started yet", ""),
+    "started": ("a rank", "its process is there, and it is in no process group yet", ""),
+    "initialised": ("a rank", "it is through init_process_group", ""),
+    "exited": ("a rank", "it ended with code 0", ""),
+    "killed": ("a rank", "a signal ended it", "The verdict says whose."),
+    "failed": ("a run or a rank", "it ended with another code than 0", "`allranks diagnose RUN` says why."),
 }
 
 

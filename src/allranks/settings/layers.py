@@ -4,18 +4,7 @@ An option overrides the environment, that allranks.toml, that the user's own fil
 a cluster, `[cluster.NAME]` in the user's own file, come right behind the place that names it: those of `--cluster lab`
 override the environment and all files.
 
-A settings file has top-level keys named as the long options, with `-` or `_`, and their values:
-
-    hosts = "hosts.txt"                  # or "node[01-04]", or ["node01", "node02"]
-    nproc = 8                            # or "auto"
-    lease = "60s"                        # durations; a bare number is seconds
-    fold = false                         # --no-fold
-    ssh-options = ["Port=2222"]          # added after those of --ssh-option
-    command = ["train.py", "--epochs", "3"]
-    forward = ["WANDB_API_KEY"]          # copied from the caller's environment
-    [env]                                # set in the ranks
-    OMP_NUM_THREADS = "8"
-
+A settings file has top-level keys named as the long options, with `-` or `_`, the table `[env]` and the list `forward`.
 In `resolve`'s options a key is a RunSpec field, None or an empty list means not given, and `env` is the list of `--env`
 arguments.
 """

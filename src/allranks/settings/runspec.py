@@ -60,16 +60,17 @@ FIRST_NODE = "first-node"  # of --controller
 HERE = "here"
 SSH = "ssh"  # of --reach
 SUITES = ("sync", "bandwidth", "pairs", "staged")
+_SYNC = (
+    "barrier all_reduce broadcast reduce gather all_gather all_gather_into_tensor reduce_scatter all_to_all "
+    "send_recv gather_object all_gather_object padded_tokens many_gathers large_payloads node_groups across_groups "
+    "fsdp_step"
+)
 # Tests that `--only` chooses from, by suite; fabric.ranks, which has them, needs torch.
 TESTS_OF = {
-    "sync": (
-        "barrier", "all_reduce", "broadcast", "reduce", "gather", "all_gather", "all_gather_into_tensor",
-        "reduce_scatter", "all_to_all", "send_recv", "gather_object", "all_gather_object", "padded_tokens",
-        "many_gathers", "large_payloads", "node_groups", "across_groups", "fsdp_step",
-    ),
+    "sync": tuple(_SYNC.split()),
     "bandwidth": ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "gather", "sendrecv"),
     "pairs": (),
-}  # fmt: skip
+}
 
 _ALL = "run check test render join"
 _GANG = "run check test join"

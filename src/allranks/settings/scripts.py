@@ -10,10 +10,11 @@ from .tools import read_tool
 
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 # Programs that start processes on nodes by themselves, and those that submit a job, with what to type instead.
-_STARTERS = (
-    *("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "prterun", "horovodrun", "jsrun", "lrun"),
-    *("aprun", "ibrun", "pdsh", "clush", "pssh", "parallel-ssh", "xla_dist", "flux run"),
+_STARTER_NAMES = (
+    "srun mpirun mpiexec mpiexec.hydra orterun prun prterun horovodrun jsrun lrun aprun ibrun pdsh clush pssh "
+    "parallel-ssh xla_dist"
 )
+_STARTERS = (*_STARTER_NAMES.split(), "flux run")
 SUBMITTERS = {
     "sbatch": "allranks run --slurm --nodes 2 train.py",
     "salloc": "allranks run --slurm --nodes 2 train.py",

@@ -165,14 +165,13 @@ PHRASES = re.compile(rf"{QUOTED}|\S.*?(?=(?<![ \t])[ \t]+[\w.-]+=|$)")
 PHRASED = re.compile(r"(?i)pass(?:word|wd|phrase)|kennwort|passwort")
 
 # A line that has none of these, in lower case, holds no secret of the forms above.
-TRIGGERS = (
-    *("token", "key", "secret", "pass", "pwd", "auth", "cred", "cookie", "bearer", "basic", "private", "login", "curl"),
-    *("://", "sig=", "sign=", "signature", "hf_", "api_org", "wandb", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
-    *("github_pat", "glpat-", "gldt-", "glrt-", "glsoat-", "glptt-", "glcbt-", "glft-", "glimt-", "glagent-"),
-    *("akia", "asia", "abia", "acca", "xox", "xapp-", "slack", "eyj", "aiza", "ya29", "gocspx", "sk-", "sk_", "rk_"),
-    *("nvapi", "dckr", "pypi-", "xai", "pplx", "npm_", "dop_v1", "doo_v1", "r8_", "gsk_", "lsv2", "dapi", "sg."),
-    "kennwort",
+_TRIGGERS = (
+    "token key secret pass pwd auth cred cookie bearer basic private login curl :// sig= sign= signature hf_ "
+    "api_org wandb ghp_ gho_ ghu_ ghs_ ghr_ github_pat glpat- gldt- glrt- glsoat- glptt- glcbt- glft- glimt- "
+    "glagent- akia asia abia acca xox xapp- slack eyj aiza ya29 gocspx sk- sk_ rk_ nvapi dckr pypi- xai pplx npm_ "
+    "dop_v1 doo_v1 r8_ gsk_ lsv2 dapi sg. kennwort"
 )
+TRIGGERS = _TRIGGERS.split()
 
 
 def may_hold(text: str) -> bool:

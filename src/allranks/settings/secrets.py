@@ -19,10 +19,11 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ANYWHERE = ("secret", "password", "passwd", "passphrase", "credential", "apikey")
 _ENDINGS = ("token", "key", "sshpass")
 _WHOLE = ("pass", "pwd", "auth")
-_VOCABULARY = {
-    "pad", "eos", "bos", "unk", "mask", "sep", "cls", "special", "image", "per", "sort", "num", "heads", "dim", "size",
-    "len", "length", "count", "ids", "type", "index", "idx", "missing", "unexpected", "cache", "public", "error",
-}  # fmt: skip
+_OF_A_VOCABULARY = (
+    "pad eos bos unk mask sep cls special image per sort num heads dim size len length count ids type index idx "
+    "missing unexpected cache public error"
+)
+_VOCABULARY = frozenset(_OF_A_VOCABULARY.split())
 _IN_URL = re.compile(r"(://[^/\s:@]*:)[^/\s@]+@")
 _ASSIGNED = re.compile(
     r"(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)="

@@ -17,20 +17,20 @@ from ..protocol.command_words import read_command
 FRAMEWORKS = ("accelerate", "deepspeed", "colossalai")  # a process group is what these are for
 
 # How each begins; the first word may have a directory before it.
-_HEADS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("accelerate", ("accelerate", "launch")),
-    ("accelerate", ("accelerate-launch",)),
-    ("accelerate", ("python", "-m", "accelerate.commands.launch")),
-    ("torchrun", ("torchrun",)),
-    ("torchrun", ("python", "-m", "torch.distributed.run")),
-    ("torchrun", ("python", "-m", "torch.distributed.launch")),
-    ("deepspeed", ("deepspeed",)),
-    ("deepspeed", ("python", "-m", "deepspeed.launcher.runner")),
-    ("deepspeed", ("python", "-m", "deepspeed")),
-    ("accelerate", ("python", "-m", "accelerate.commands.accelerate_cli", "launch")),
-    ("colossalai", ("colossalai", "run")),
-    ("colossalai", ("python", "-m", "colossalai.cli.cli", "run")),
-)
+_HEADS = {
+    "accelerate launch": "accelerate",
+    "accelerate-launch": "accelerate",
+    "python -m accelerate.commands.launch": "accelerate",
+    "torchrun": "torchrun",
+    "python -m torch.distributed.run": "torchrun",
+    "python -m torch.distributed.launch": "torchrun",
+    "deepspeed": "deepspeed",
+    "python -m deepspeed.launcher.runner": "deepspeed",
+    "python -m deepspeed": "deepspeed",
+    "python -m accelerate.commands.accelerate_cli launch": "accelerate",
+    "colossalai run": "colossalai",
+    "python -m colossalai.cli.cli run": "colossalai",
+}
 _FLAGS = {
     "torchrun": "h help standalone m module no_python run_path use_env",
     "accelerate": "h help q quiet cpu multi_gpu tpu enable_cpu_affinity dynamo_use_fullgraph dynamo_use_dynamic "
@@ -111,7 +111,8 @@ def read_tool(command: Sequence[str]) -> Tool | None:
     if command and _is_python(command[0].rpartition("/")[2]):
         flags = read_command(command).flags
     plain = (*command[:1], *command[1 + len(flags) :])
-    for name, pattern in _HEADS:
+    for words, name in _HEADS.items():
+        pattern = words.split()
         if _starts(plain, pattern):
             head = (*command[:1], *flags, *plain[1 : len(pattern)])
             return replace(_read(name, head, list(plain[len(pattern) :])), flags=flags)
@@ -178,8 +179,8 @@ def _refuse_holes(tool: Tool, head: str) -> None:
             )
 
 
-def _starts(command: Sequence[str], pattern: tuple[str, ...]) -> bool:
-    if len(command) < len(pattern) or tuple(command[1 : len(pattern)]) != pattern[1:]:
+def _starts(command: Sequence[str], pattern: list[str]) -> bool:
+    if len(command) < len(pattern) or list(command[1 : len(pattern)]) != pattern[1:]:
         return False
     first = command[0].rpartition("/")[2]
     return first == pattern[0] or (pattern[0] == "python" and _is_python(first))
