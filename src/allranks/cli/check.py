@@ -100,13 +100,7 @@ def choose(spec: RunSpec) -> list[Check]:
     return [c for c in chosen if c.name in spec.preflight.only or not (spec.launch.sync and c.group == "code")]
 
 
-def look(
-    spec: RunSpec,
-    cluster: Cluster,
-    checks: Sequence[Check],
-    printing: Printing,
-    transport: Transport,
-) -> int:
+def look(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], printing: Printing, transport: Transport) -> int:
     """Ask the nodes, and print what the checks say. Return the exit code."""
     run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())
     if not (printing.as_json or printing.quiet):
@@ -133,11 +127,7 @@ def remember_nodes(evidence: PreflightDocument, findings: Sequence[Finding], che
 
 
 def close(
-    evidence: PreflightDocument,
-    checks: Sequence[Check],
-    spec: RunSpec,
-    run: RunDirectory | None,
-    printing: Printing,
+    evidence: PreflightDocument, checks: Sequence[Check], spec: RunSpec, run: RunDirectory | None, printing: Printing
 ) -> int:
     """Judge the evidence, print the findings, save the page.
 

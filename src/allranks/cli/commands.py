@@ -197,11 +197,7 @@ _ALL: tuple[Declared | DeclaredVerbs, ...] = (
         "A run at a glance: ranks as a grid by lateness, nodes, step, rate, loss, warnings, events. q ends the view.",
         ("top", "top --on login.cluster pretrain"),
         arguments=(RUN,),
-        options=(
-            ON,
-            SettingRow("once", FLAG, "print it once, as where standard output is not a terminal"),
-            RUNS_DIR,
-        ),
+        options=(ON, SettingRow("once", FLAG, "print it once, as where standard output is not a terminal"), RUNS_DIR),
     ),
     Declared(
         "stacks",

@@ -84,12 +84,7 @@ def plan_command(
 
 
 def audit_command(
-    loader: str | None,
-    world_size: int,
-    gpus_per_node: int,
-    python: str | None,
-    dry_run: bool,
-    json_: bool,
+    loader: str | None, world_size: int, gpus_per_node: int, python: str | None, dry_run: bool, json_: bool
 ) -> int:
     """Look at every sample that virtual ranks read."""
     if not loader:

@@ -46,12 +46,7 @@ def follow_to_end(started: StartedRun, view: View, json_: bool, asks: bool = Tru
 
 
 def print_end(
-    run: RunDirectory | None,
-    result: ResultDocument,
-    view: View,
-    json_: bool,
-    page: bool,
-    prints_document: bool = True,
+    run: RunDirectory | None, result: ResultDocument, view: View, json_: bool, page: bool, prints_document: bool = True
 ) -> int:
     """Print the result of a run, and write its `page` where it failed. Return the exit code."""
     if json_ and prints_document:

@@ -33,13 +33,7 @@ from .test import run_suite
 
 
 def command(
-    typed: Given,
-    check_nodes: bool,
-    suite: str | None,
-    config: str | None,
-    dry_run: bool,
-    quiet: bool,
-    json_: bool,
+    typed: Given, check_nodes: bool, suite: str | None, config: str | None, dry_run: bool, quiet: bool, json_: bool
 ) -> int:
     """Do what this node was started for."""
     resolved = resolve_join(typed, config, check_nodes, suite)

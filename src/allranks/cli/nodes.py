@@ -12,14 +12,7 @@ from allranks.errors import UsageError
 from allranks.exitcodes import DONE
 from allranks.protocol.codec import document_line
 from allranks.report.terminal import clean, paint_line, shows_colour
-from allranks.runs.nodeledger import (
-    NodeRecord,
-    RememberedNode,
-    forget_records,
-    ledger_file,
-    read_ledger,
-    remembered,
-)
+from allranks.runs.nodeledger import NodeRecord, RememberedNode, forget_records, ledger_file, read_ledger, remembered
 from allranks.text import align_columns, count_of, format_ago, join_words
 
 

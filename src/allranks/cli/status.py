@@ -12,15 +12,7 @@ from typing import NamedTuple
 from allranks.engines import engine_of, settle
 from allranks.exitcodes import DONE
 from allranks.protocol.codec import decode_parts, document_line, omit_empty, spread
-from allranks.report.nodetable import (
-    MOST_PRINTED,
-    group_line,
-    grouped,
-    heading,
-    styled,
-    widest_label,
-    without_clock,
-)
+from allranks.report.nodetable import MOST_PRINTED, group_line, grouped, heading, styled, widest_label, without_clock
 from allranks.report.terminal import clean, paint_line, redraw_lines, shown_length, shows_colour
 from allranks.runs.brief import lease_end
 from allranks.runs.directory import RunCondition, RunDirectory

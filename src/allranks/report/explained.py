@@ -181,11 +181,7 @@ def text_of(page: ExplainedPage, width: int) -> str:
     return "\n".join(lines)
 
 
-_HEADINGS = (
-    ("cause", "Causes of a verdict"),
-    ("check", "Checks of the nodes"),
-    ("state", "States"),
-)
+_HEADINGS = (("cause", "Causes of a verdict"), ("check", "Checks of the nodes"), ("state", "States"))
 
 
 def list_lines(pages: Sequence[ExplainedPage], width: int) -> list[str]:

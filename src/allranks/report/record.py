@@ -9,13 +9,7 @@ from typing import NamedTuple
 from allranks.findings import Verdict
 from allranks.protocol.jsontext import Json
 from allranks.protocol.run_facts import Fact, Stamped
-from allranks.runs.documents import (
-    PreflightDocument,
-    ResultDocument,
-    RunDocument,
-    StatusDocument,
-    SuiteResult,
-)
+from allranks.runs.documents import PreflightDocument, ResultDocument, RunDocument, StatusDocument, SuiteResult
 
 
 class LogName(NamedTuple):

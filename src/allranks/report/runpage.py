@@ -73,8 +73,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         others=verdict.runners_up[:LINES],
         detected=_duration(verdict.detected_after_s),
         findings=findings_of(
-            result.findings or tuple(found.fact for found in of_kind(record.facts, Finding)),
-            verdict.finding.message,
+            result.findings or tuple(found.fact for found in of_kind(record.facts, Finding)), verdict.finding.message
         ),
         roles=result.roles,
         attempts=_attempts(result),

@@ -313,10 +313,7 @@ _WRITERS: dict[type, Callable[[Stamped[Any]], str | None]] = dict(
             SaveAsked,
             lambda stamped: f"{stamped.fact.reason}: all ranks that call should_save are asked to save at one step",
         ),
-        on(
-            SaveAgreed,
-            lambda stamped: f"{count_of(stamped.fact.ranks, 'rank')} save at step {stamped.fact.step}",
-        ),
+        on(SaveAgreed, lambda stamped: f"{count_of(stamped.fact.ranks, 'rank')} save at step {stamped.fact.step}"),
         on(SaveDone, lambda stamped: f"{stamped.fact.saved.sentence} in {stamped.fact.seconds:.1f} s"),
         on(JobProgress, lambda stamped: f"job       {stamped.fact.job}: {stamped.fact.message}"),
         on(JoinProgress, lambda stamped: f"join      {stamped.fact.message}"),

@@ -51,12 +51,7 @@ DONE = "done"
 FAILED = "failed"
 ENDED = "ended"
 UNCLEAN = "unclean"
-NODE_STATES: dict[type, str] = {
-    NodeConnecting: CONNECTING,
-    NodeReady: READY,
-    NodeSilent: SILENT,
-    NodeLost: LOST,
-}
+NODE_STATES: dict[type, str] = {NodeConnecting: CONNECTING, NodeReady: READY, NodeSilent: SILENT, NodeLost: LOST}
 OF_THE_RUN: dict[type, str] = {
     GateProved: "master reached",
     AllInitialised: "all initialised",

@@ -53,14 +53,7 @@ FAILED = Cell("✗", BOLD_BAD, "failed", 8)
 KILLED = Cell("×", DIM, "killed", 3)
 LOST = Cell("?", BOLD_BAD, "lost", 7)
 CELLS = (EXITED, ON_TIME, UNKNOWN, STARTED, WAITING, KILLED, LATE, VERY_LATE, LOST, FAILED)
-_BY_STATE = {
-    "exited": EXITED,
-    "failed": FAILED,
-    "killed": KILLED,
-    "lost": LOST,
-    "started": STARTED,
-    "waiting": WAITING,
-}
+_BY_STATE = {"exited": EXITED, "failed": FAILED, "killed": KILLED, "lost": LOST, "started": STARTED, "waiting": WAITING}
 
 
 @dataclass(frozen=True)

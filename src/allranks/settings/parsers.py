@@ -16,14 +16,7 @@ from ..cluster.hostlist import MAX_HOSTS
 from ..cluster.names import check_host
 from ..errors import UsageError
 from ..protocol.jsontext import Json
-from ..text import (
-    EXPECTED_DURATION,
-    EXPECTED_SIZE,
-    format_duration,
-    format_size_option,
-    parse_duration,
-    parse_size,
-)
+from ..text import EXPECTED_DURATION, EXPECTED_SIZE, format_duration, format_size_option, parse_duration, parse_size
 from .failrules import read_rule
 
 Read = Callable[[Json], Json]
