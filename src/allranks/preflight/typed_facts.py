@@ -11,23 +11,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Dict, Generic, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
 
+from allranks.protocol import facts as parts
 from allranks.protocol.codec import decode_each, decode_parts, omit_empty
-from allranks.protocol.facts import (
-    Address,
-    DirectoryFacts,
-    DiskFacts,
-    Gpus,
-    Identity,
-    InterfaceFacts,
-    Interpreter,
-    LoginFacts,
-    Memory,
-    NcclFacts,
-    OwnName,
-    PathFacts,
-    SharedMemory,
-    TargetFacts,
-)
 from allranks.protocol.jsontext import Json
 from allranks.protocol.messages import AddressProbe, PeerResult, PortFailure
 from allranks.protocol.plan_facts import NodeFacts, has_failed, read_probes
@@ -64,18 +49,18 @@ class FactsPart(Generic[Kind]):
 class Facts(Dict[str, Json]):
     """What a node knows of itself (`allranks.agent.node_check`), and what the checks collected there, by their IDs."""
 
-    workdir = FactsPart(DirectoryFacts)
-    script = FactsPart(TargetFacts)
-    interpreter = FactsPart(Interpreter, with_errors=True)
-    gpus = FactsPart(Gpus)
-    identity = FactsPart(Identity)
-    nccl = FactsPart(NcclFacts)
-    disk = FactsPart(DiskFacts)
-    shm = FactsPart(SharedMemory)
-    mem = FactsPart(Memory)
+    workdir = FactsPart(parts.DirectoryFacts)
+    script = FactsPart(parts.TargetFacts)
+    interpreter = FactsPart(parts.Interpreter, with_errors=True)
+    gpus = FactsPart(parts.Gpus)
+    identity = FactsPart(parts.Identity)
+    nccl = FactsPart(parts.NcclFacts)
+    disk = FactsPart(parts.DiskFacts)
+    shm = FactsPart(parts.SharedMemory)
+    mem = FactsPart(parts.Memory)
     clock = FactsPart(Clock)
-    logind = FactsPart(LoginFacts)
-    own_name = FactsPart(OwnName, with_errors=True)
+    logind = FactsPart(parts.LoginFacts)
+    own_name = FactsPart(parts.OwnName, with_errors=True)
 
     @property
     def hostname(self) -> str:
@@ -94,12 +79,12 @@ class Facts(Dict[str, Json]):
         return value if isinstance(value, int) else 0
 
     @cached_property
-    def interfaces(self) -> List[InterfaceFacts]:
+    def interfaces(self) -> List[parts.InterfaceFacts]:
         """The interfaces that have addresses."""
-        return decode_each(InterfaceFacts, self.get("interfaces"))
+        return decode_each(parts.InterfaceFacts, self.get("interfaces"))
 
     @cached_property
-    def addresses(self) -> List[Tuple[InterfaceFacts, Address]]:
+    def addresses(self) -> List[Tuple[parts.InterfaceFacts, parts.Address]]:
         """Every address with its interface."""
         return [(interface, address) for interface in self.interfaces for address in interface.addresses]
 
@@ -110,9 +95,9 @@ class Facts(Dict[str, Json]):
         return decode_each(str, prelude.get("remarks")) if isinstance(prelude, dict) else []
 
     @cached_property
-    def data(self) -> List[PathFacts]:
+    def data(self) -> List[parts.PathFacts]:
         """Every --data-path."""
-        return decode_each(PathFacts, self.get("data"))
+        return decode_each(parts.PathFacts, self.get("data"))
 
     @cached_property
     def pairs(self) -> Dict[str, PeerResult]:

@@ -14,19 +14,7 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import (
-    Findings,
-    Nodes,
-    alike,
-    by_item,
-    collected,
-    nodes_with,
-    others,
-    remote,
-    unset_in_ranks,
-    values_of,
-    warn,
-)
+from ..compare import Findings, Nodes, alike, by_item, collected, nodes_with, others, remote, unset_in_ranks, warn
 from ..host import Host, decimal, text_in
 from ..typed_facts import Request
 
@@ -82,7 +70,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         remedy += "or name one of type v2: "
         yield warn(LABEL, names, f"{text} on {join_names(names)}", remedy + remote(names[0], "show_gids"))
     some_have = False
-    for port, entries in by_item(values_of(nodes, lambda gids: gids.ports)).items():
+    for port, entries in by_item({node: gids.ports for node, gids in nodes.items()}).items():
         fine = nodes_with(entries, _has_v2)
         lacking = [node for node in entries if node not in fine]
         some_have = some_have or bool(fine)

@@ -10,20 +10,7 @@ from typing import List, Mapping, Optional, Tuple
 from allranks.protocol.records import NamedTuple
 from allranks.text import join_names
 
-from ..compare import (
-    Findings,
-    Nodes,
-    by_item,
-    by_value,
-    collected,
-    evidence_of,
-    fail_if,
-    nodes_with,
-    remote,
-    values_of,
-    warn,
-    who,
-)
+from ..compare import Findings, Nodes, by_item, by_value, collected, evidence_of, fail_if, nodes_with, remote, warn, who
 from ..host import CouldNotLook, Host
 from ..typed_facts import Request
 
@@ -98,8 +85,8 @@ def _write(host: Host, what: str, path: str) -> Written:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Fail for the output directory, warn for the working directory (the program may not write there)."""
     nodes = collected(facts_by_node, ID, List[Written])
-    places = by_item(values_of(nodes, lambda every: {(one.what, one.path): one for one in every}))
-    for (what, path), by_node in places.items():
+    by_place = {node: {(one.what, one.path): one for one in written} for node, written in nodes.items()}
+    for (what, path), by_node in by_item(by_place).items():
         yield from _refused(request, what, path, by_node)
         yield from _slow(what, path, by_node)
 

@@ -13,19 +13,7 @@ from allranks.protocol.facts import Interpreter
 from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, join_names
 
-from ..compare import (
-    Findings,
-    Nodes,
-    collected,
-    differences,
-    evidence_of,
-    fail,
-    fail_if,
-    having,
-    pip_install,
-    values_of,
-    warn,
-)
+from ..compare import Findings, Nodes, collected, differences, evidence_of, fail, fail_if, having, pip_install, warn
 from ..host import Host, versions
 from ..typed_facts import Request
 
@@ -63,7 +51,7 @@ def collect(host: Host) -> Optional[Build]:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """nccl-version-mismatch, and a build that differs or can't use the node's GPUs."""
     builds = collected(facts_by_node, ID, Build)
-    platforms = values_of(builds, lambda build: build.platform)
+    platforms = {node: build.platform for node, build in builds.items()}
     for odd in differences("torch build", platforms):
         is_useless = odd.value == CPU and any(facts_by_node[node].gpu_count for node in odd.nodes)
         remedy = _install(odd.nodes[0], facts_by_node[odd.nodes[0]].interpreter, odd.norm or "")

@@ -13,21 +13,7 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, join_names, with_reason
 
 from .. import smi
-from ..compare import (
-    Findings,
-    Nodes,
-    alike,
-    by_value,
-    collected,
-    fail,
-    fail_if,
-    nodes_with,
-    others,
-    remote,
-    those,
-    values_of,
-    warn,
-)
+from ..compare import Findings, Nodes, alike, by_value, collected, fail, fail_if, nodes_with, others, remote, warn
 from ..host import CouldNotLook, Host, answer_of, search_in
 from ..typed_facts import Request
 
@@ -111,7 +97,7 @@ def _first(script: TargetFacts) -> List[str]:
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Failures: no import, no torch.distributed, no CUDA where there is a GPU. A warning: no answer in time."""
     nodes = collected(facts_by_node, ID, Torch)
-    works = those(nodes, lambda torch: torch.seconds is not None)
+    works = {node: torch for node, torch in nodes.items() if torch.seconds is not None}
     fine = list(works)
     for error, names in alike(nodes, lambda torch: torch.failed).items():
         message = f"import torch fails on {join_names(names)}: {error}"
@@ -147,7 +133,7 @@ def _backends(works: Mapping[str, Torch]) -> Findings:
 
 
 def _gpus(facts_by_node: Nodes, works: Mapping[str, Torch]) -> Findings:
-    counts = values_of(facts_by_node, lambda facts: facts.gpu_count)
+    counts = {node: facts_by_node[node].gpu_count for node in works}
     blind = {n: (torch.warning, counts[n]) for n, torch in works.items() if torch.cuda is False and counts[n]}
     for (warning, gpus), nodes in by_value(blind).items():
         label = "driver-version-mismatch" if _OLD_DRIVER.search(warning) else "cuda-device-unavailable"
