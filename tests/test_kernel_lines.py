@@ -146,9 +146,6 @@ def test_every_xid_of_the_table_has_a_fault_of_its_own_or_a_family() -> None:
     assert sorted(code for fault in one_fault_each(set(FAULTS) - {OFF_BUS}) for code in fault) == sorted(
         set(FAULTS) - {OFF_BUS}
     )
-
-
-def test_the_gravest_action_of_a_fault_counts() -> None:
     assert gravest_action([48, 64]) == "replace"
     assert gravest_action([OFF_BUS, 48]) == "reboot"
 

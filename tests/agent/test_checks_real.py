@@ -70,11 +70,6 @@ def repository(tmp_path: Path) -> Path:
     return top
 
 
-def clone(top: Path, name: str) -> Path:
-    shutil.copytree(top, top.parent / name, symlinks=True)
-    return top.parent / name
-
-
 # -- code_git ----------------------------------------------------------------------------------------
 
 
@@ -95,6 +90,9 @@ def test_the_commit_is_what_git_says(repository: Path, tmp_path: Path) -> None:
     assert look("code_git", repository) == expected
     git(repository, "checkout", "-q", "--detach")
     assert look("code_git", repository) == {**expected, "branch": None}
+    assert look("code_git", tmp_path) is None
+    git(tmp_path, "init", "-q", "-b", "main")
+    assert look("code_git", tmp_path) == {"top": str(tmp_path), "commit": None, "branch": "main"}
 
 
 @needs_git
@@ -107,13 +105,6 @@ def test_a_worktree_has_a_commit_of_its_own(repository: Path, tmp_path: Path) ->
     assert found == {"top": str(tree), "commit": git(tree, "rev-parse", "HEAD"), "branch": "side/x"}
     (message,) = said("code_git", look("code_git", repository), look("code_git", repository), found)
     assert message.startswith(f"h2 is at commit {found['commit'][:10]} (the other 2 are at ")
-
-
-@needs_git
-def test_no_commit_and_no_repository(tmp_path: Path) -> None:
-    assert look("code_git", tmp_path) is None
-    git(tmp_path, "init", "-q", "-b", "main")
-    assert look("code_git", tmp_path) == {"top": str(tmp_path), "commit": None, "branch": "main"}
 
 
 # -- code_script and code_tree -----------------------------------------------------------------------
@@ -262,9 +253,7 @@ def test_absent_data_is_for_data_paths_to_say(tmp_path: Path) -> None:
     assert (found[absent]["kind"], found[absent]["why"]) == ("unreadable", "No such file or directory")
     basic = facts.collect(SetupOrder(workdir=str(tmp_path), data_paths=(absent, str(tmp_path))))
     (finding,) = judge({}, {"h0": basic}, [built_in()["data_paths"]])
-    assert (finding.id, finding.status, finding.message) == (
-        "missing-file", "fail", f"h0 has no {absent}"
-    )  # fmt: skip
+    assert (finding.id, finding.status, finding.message) == ("missing-file", "fail", f"h0 has no {absent}")
 
 
 # -- storage -----------------------------------------------------------------------------------------
@@ -395,10 +384,8 @@ def test_torch_is_imported(tmp_path: Path) -> None:
     (tmp_path / "random.py").write_text("raise ValueError('not that one')\n")  # as the program would see it
     broken = look("torch_import", tmp_path, python=sys.executable)
     assert "random" in broken["failed"] or "not that one" in broken["failed"]
-    assert look("torch_build", tmp_path, python=sys.executable)["platform"] in (
-        "CPU only",
-        f"CUDA {torch.version.cuda}",
-    )
+    platform = look("torch_build", tmp_path, python=sys.executable)["platform"]
+    assert platform in ("CPU only", f"CUDA {torch.version.cuda}")
 
 
 @pytest.mark.skipif(OLDEST is None, reason="needs Python 3.8")

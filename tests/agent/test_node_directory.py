@@ -36,28 +36,16 @@ def by_mode(place: Path) -> None:
     (place / OWN).chmod(0o777)
 
 
-def by_link(place: Path) -> None:
-    (place / "elsewhere").mkdir(mode=0o700)
-    (place / OWN).symlink_to(place / "elsewhere")
-
-
-def by_file(place: Path) -> None:
-    (place / OWN).write_text("")
-
-
-def by_owner(place: Path) -> None:
-    (place / OWN).mkdir(mode=0o700)
-    os.chown(place / OWN, 20200, 20200)
-
-
 @pytest.mark.parametrize(
     ("prepare", "reason"),
     [
         (by_mode, "may be entered by others"),
-        (by_link, "symbolic link"),
-        (by_file, "is not a directory"),
+        (lambda place: ((place / "x").mkdir(mode=0o700), (place / OWN).symlink_to(place / "x")), "symbolic link"),
+        (lambda place: (place / OWN).write_text(""), "is not a directory"),
         pytest.param(
-            by_owner, "belongs to user 20200", marks=pytest.mark.skipif(os.getuid() != 0, reason="chown needs root")
+            lambda place: ((place / OWN).mkdir(mode=0o700), os.chown(place / OWN, 20200, 20200)),
+            "belongs to user 20200",
+            marks=pytest.mark.skipif(os.getuid() != 0, reason="chown needs root"),
         ),
     ],
 )

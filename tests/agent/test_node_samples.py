@@ -60,19 +60,12 @@ def test_an_agent_remarks_it_to_each_controller_that_comes(disk: Path) -> None:
 
 def test_what_never_had_room_and_what_is_not_there_say_nothing(disk: Path, tmp_path: Path) -> None:
     fill(disk, 128 << 20)  # before anyone looks
-    small = SpaceWatch(str(disk))
-    absent = SpaceWatch(str(tmp_path / "absent"))
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    watches = [SpaceWatch(str(place)) for place in (disk, tmp_path / "absent", removed)]
+    removed.rmdir()
     for at in range(3):
-        assert small.look(100.0 + at * SPACE_EVERY) is None
-        assert absent.look(100.0 + at * SPACE_EVERY) is None
-
-
-def test_a_look_that_fails_is_no_lack_of_room(tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    watch = SpaceWatch(str(place))
-    place.rmdir()
-    assert watch.look(100.0) is None
+        assert [watch.look(100.0 + at * SPACE_EVERY) for watch in watches] == [None] * 3
 
 
 @pytest.mark.parametrize("field", [{"id": "Disk full"}, {"id": ""}, {"message": "x" * 400}])
