@@ -103,13 +103,11 @@ def _trouble(frame: Frame) -> str:
 
 def answers(path: str) -> bool:
     """Tell whether a process serves the socket of a node: it refuses a first frame that is not a hello."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(KNOCK_SECONDS)
-        sock.connect(path)
-        sock.sendall(pack_order(PingOrder(time.time())))
-        return bool(sock.recv(1))
-    except OSError:
-        return False
-    finally:
-        sock.close()
+        try:
+            sock.connect(path)
+            sock.sendall(pack_order(PingOrder(time.time())))
+            return bool(sock.recv(1))
+        except OSError:
+            return False

@@ -18,7 +18,7 @@ import os
 import stat
 from functools import partial
 from hashlib import sha256
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional
 
 from allranks.protocol.codec import DecodeError, decode, encode, read_json, write_json
 from allranks.protocol.node_names import OUTPUT_DIR, OWN_NAMES, REPORT_SOCKET, RUN
@@ -60,23 +60,22 @@ class RunPaths:
     """Where a run's own directories lie: its paths stand in arguments and variables, and are others in each run."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        sockets = environment.get(REPORT_SOCKET, "")
-        named = [
-            (environment.get(OUTPUT_DIR, ""), "{output_dir}"),
-            (os.path.dirname(sockets), "{node_dir}"),
-            (environment.get(RUN, ""), "{run}"),
-        ]
-        self._named = [(text, name) for text, name in named if text]
+        named = {
+            "{output_dir}": environment.get(OUTPUT_DIR, ""),
+            "{node_dir}": os.path.dirname(environment.get(REPORT_SOCKET, "")),
+            "{run}": environment.get(RUN, ""),
+        }
+        self._named = {name: place for name, place in named.items() if place}
 
     def without(self, text: str) -> str:
         """Put names in the place of the run's own directories."""
-        for place, name in self._named:
+        for name, place in self._named.items():
             text = text.replace(place, name)
         return text
 
     def within(self, text: str) -> str:
         """Put the run's own directories in the place of their names."""
-        for place, name in self._named:
+        for name, place in self._named.items():
             text = text.replace(name, place)
         return text
 
@@ -108,10 +107,7 @@ def find_record(rank: RankOrder, environment: Mapping[str, str]) -> FoundRecord:
         return FoundRecord()
     except (OSError, DecodeError) as error:
         return FoundRecord(why="the record of a former run cannot be read: %s" % error)
-    why, stamps = compare(stored, rank, environment)
-    if why:
-        return FoundRecord(why=why)
-    return FoundRecord(stored.imports._replace(own=stamps), stored.against)
+    return compare(stored, rank, environment)
 
 
 def read_record(path: str) -> StoredImports:
@@ -125,18 +121,17 @@ def read_record(path: str) -> StoredImports:
     return stored
 
 
-def compare(stored: StoredImports, rank: RankOrder, environment: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:
-    """Say what is another than in the run that is on record, empty where all is the same; give the stamps of the user's
-    files."""
+def compare(stored: StoredImports, rank: RankOrder, environment: Mapping[str, str]) -> FoundRecord:
+    """Give the imports with the stamps of the user's files now, or say what is another than in the run on record."""
     if interpreter_of(rank) != stored.interpreter:
-        return "the interpreter is another than in the run that is on record", {}
+        return FoundRecord(why="the interpreter is another than in the run that is on record")
     now = environment_digests(environment, stored.salt)
     for name in sorted({*now, *stored.environment}):
         if now.get(name) != stored.environment.get(name):
-            return "the variable %s is another than in the run that is on record" % name, {}
+            return FoundRecord(why="the variable %s is another than in the run that is on record" % name)
     for directory, listing in stored.packages.items():
         if packages_in(directory) != listing:
-            return "the packages in %s are others than in the run that is on record" % directory, {}
+            return FoundRecord(why="the packages in %s are others than in the run that is on record" % directory)
     places = RunPaths(environment)
     stamps = {}
     for name, expected in stored.own.items():
@@ -147,8 +142,8 @@ def compare(stored: StoredImports, rank: RankOrder, environment: Mapping[str, st
         except OSError:
             digest = ""
         if digest != expected:
-            return "%s has changed since the run that is on record" % file, {}
-    return "", stamps
+            return FoundRecord(why="%s has changed since the run that is on record" % file)
+    return FoundRecord(stored.imports._replace(own=stamps), stored.against)
 
 
 # -- writing ---------------------------------------------------------------------------------------------
