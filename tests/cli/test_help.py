@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tests.settings.test_declarations import COMMANDS
 from tests.shell import Shell, shell
 
 from allranks.cli.commands import COMMANDS as DECLARED
-from allranks.cli.declare import COLOR, MOST_SHOWN, Declared, DeclaredCommand, DeclaredVerbs
+from allranks.cli.declare import COLOR, MOST_SHOWN, Declared, DeclaredVerbs
 from allranks.cli.main import VERBS
 from allranks.report.terminal import wants_colour
 from allranks.settings.setting import PANELS
@@ -271,9 +270,3 @@ def test_words_of_ours_are_painted_and_what_is_quiet_is_for_scripts(tmp_path: Pa
     for verb, line in quiet.items():
         done = forked.call([verb, "-q"], cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (0, line, ""), verb
-
-
-def test_a_declared_function_is_imported_when_its_work_begins() -> None:
-    made = [DeclaredCommand(declared) for declared in COMMANDS]
-    assert len(made) == len(COMMANDS) and all(callable(command.declared.work()) for command in made)
-    assert "allranks.cli.commands" in sys.modules

@@ -84,12 +84,10 @@ def _is_here(found: RunDirectory, elsewhere: RunElsewhere, prefers_here: bool) -
 
 def _elsewhere(directory: Path, wanted: str | None) -> RunElsewhere | None:
     """Return the newest run on another machine of this name, or the newest that this directory would have."""
-    runs = runs_elsewhere(os.environ)
+    runs = list(runs_elsewhere(os.environ))[::-1]
     if wanted is None:
-        meant = [run for run in runs if run.runs_dir == os.path.abspath(directory)]
-    else:
-        meant = [run for run in runs if wanted in (run.run, STAMP.sub("", run.run), run.directory)]
-    return meant[-1] if meant else None
+        return next((run for run in runs if run.runs_dir == os.path.abspath(directory)), None)
+    return next((run for run in runs if wanted in (run.run, STAMP.sub("", run.run), run.directory)), None)
 
 
 def with_choices(sentence: str, runs: Sequence[RunDirectory]) -> str:

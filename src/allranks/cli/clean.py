@@ -76,7 +76,6 @@ def _clean_runs(directory: Path, keep: int, yes: bool, dry_run: bool, json_: boo
 
 
 def _counted(directories: list[RunDirectory], removed: Sequence[str], noun: str) -> str:
-    """Write how many of them were removed: `2 of 7 runs`."""
     return f"{sum(one.name in removed for one in directories)} of {count_of(len(directories), noun)}"
 
 

@@ -416,8 +416,7 @@ class CommandLine:
     """A command line in its parts: our words, each option with the word that is its value, the training command."""
 
     words: list[str] = field(default_factory=list)
-    separate_values: list[tuple[SettingRow, str, str]] = field(default_factory=list)  # row, option as typed, value
-    attached_values: list[tuple[str, str]] = field(default_factory=list)  # option as typed, value behind its =
+    values: list[tuple[str, str, SettingRow | None]] = field(default_factory=list)  # option as typed, value, row or =
     command: list[str] = field(default_factory=list)
 
 
@@ -454,9 +453,9 @@ def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool)
         line.words.append(name + equals + value)
         row = by_name.get(name)
         if equals:
-            line.attached_values.append((name, value))
+            line.values.append((f"{name}=", value, None))
         elif row is not None and not row.parser.is_flag and at < len(words):
-            line.separate_values.append((row, name, words[at]))
+            line.values.append((name, words[at], row))
             line.words.append(words[at])
             at += 1
             if row.name == ROLE and " " not in line.words[-1] and at < len(words):
@@ -467,12 +466,11 @@ def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool)
 
 def refuse_empty_values(line: CommandLine) -> None:
     """Refuse what `--option $VARIABLE` becomes where the variable is empty: the next word is taken for the value."""
-    for name, value in line.attached_values:
-        if not value:
-            raise UsageError(f"{name}= has an empty value. A shell variable was probably empty")
-    for row, name, value in line.separate_values:
+    for name, value, row in line.values:
         if not value:
             raise UsageError(f"{name} has an empty value. A shell variable was probably empty")
+        if row is None:
+            continue
         if value.startswith("-") and value != "-" and not row.may_begin_with_dash:
             reason = "is an option"
         elif value.endswith(".py") and not row.parser.is_path and os.path.isfile(value):

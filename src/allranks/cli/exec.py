@@ -149,7 +149,6 @@ def _words(typed: object) -> tuple[str, ...]:
 
 
 def _describe(words: Sequence[str], cluster: Cluster, transport: Transport) -> int:
-    """Print what would run where, without secrets."""
     names = fold(node.name for node in cluster.nodes)
     sys.stdout.write(f"{shlex.join(redact_argv(list(words)))} on {count_of(len(cluster.nodes), 'node')}: {names}\n")
     for node in cluster.nodes:
@@ -216,7 +215,6 @@ def node_code(result: Executed) -> int:
 
 
 def _signal_name(number: int | None) -> str:
-    """Name a signal; its number where it has no name."""
     if number is None:
         return ""
     try:

@@ -132,11 +132,9 @@ def _await_ranks(run: RunDirectory, pid: int, view: View) -> ResultDocument | No
             break
         time.sleep(0.1)
     result = run.read_result()
-    if result is not None and result.exit:
-        return result
     if result is None and has_ended:
         raise AllranksError(f"the detached controller ended at once. See {run.path}/controller.log")
-    return None
+    return result if result is not None and result.exit else None
 
 
 def _has_ended(pid: int) -> bool:

@@ -21,7 +21,6 @@ from allranks.report.sentences import verdict_lines
 from allranks.runs.documents import ResultDocument
 from allranks.runs.replay import LinesView
 from allranks.runs.view import View
-from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.roles import deal, refuse_sharing
 
@@ -83,22 +82,17 @@ def resolve_join(typed: Given, config: str | None, check_nodes: bool, suite: str
         )
     if check_nodes or spec.tests.test:
         spec = spec.with_roles(())
-    refuse_roles_of_joined(spec, spec.target.nodes or 1)
+    roles = spec.launch.roles
+    nodes = spec.target.nodes or 1
+    if roles:  # of which a node would have none, or two
+        refuse_sharing(spec, "a node that joins")
+        dealt = sum(len(places) for places in deal(roles, nodes, f"--nnodes {nodes}").values())
+        if dealt != nodes:
+            raise UsageError(f"--nnodes {nodes}: the roles have {dealt} nodes, and a node that joins has one of them")
     if bool(spec.launch.command or spec.launch.roles) + check_nodes + bool(spec.tests.test) != 1:
         raise UsageError("join: give one of a training command, --check, or --test SUITE")
     here = spec.changed(local=None, hosts=None, sync=False, detach=False)  # of allranks.toml
     return dataclasses.replace(resolved, spec=here)
-
-
-def refuse_roles_of_joined(spec: RunSpec, nodes: int) -> None:
-    """Raise UsageError for roles of which a node would have none, or two."""
-    roles = spec.launch.roles
-    if not roles:
-        return
-    refuse_sharing(spec, "a node that joins")
-    dealt = sum(len(places) for places in deal(roles, nodes, f"--nnodes {nodes}").values())
-    if dealt != nodes:
-        raise UsageError(f"--nnodes {nodes}: the roles have {dealt} nodes, and a node that joins has one of them")
 
 
 def on_met_nodes(launch: JoinLaunch, view: View, check: bool, printing: Printing) -> int:

@@ -183,7 +183,6 @@ class LogPrinter:
         self._release(waiting=0)
 
     def _print(self, lines: Iterable[str]) -> None:
-        """Print lines, or hold them back."""
         if self._held is not None:
             self._held.extend(lines)
             return

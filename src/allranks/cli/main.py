@@ -180,7 +180,6 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
 
 
 def _say_there(verb: str, words: Sequence[str], run: RunIsElsewhere, as_json: bool) -> int:
-    """Say a verb on the machine that has the run, and return its exit code."""
     from allranks.engines.elsewhere import say_there, words_there  # imported late: most runs are here
 
     try:

@@ -74,7 +74,6 @@ class RunWatch:
                 del self._warnings[next(iter(self._warnings))]
 
     def _read_loss(self) -> None:
-        """Read the last row of rank 0's metrics, where the file has grown."""
         size = size_of(self._metrics)
         if size == self._metrics_size:
             return

@@ -68,7 +68,6 @@ def read_ends(file: IO[bytes], head: int, tail: int) -> Excerpt:
 
 
 def _count(file: IO[bytes]) -> int:
-    """Count the lines of a file; a last one without a newline is one."""
     lines = 0
     last = b"\n"
     while data := file.read(BLOCK):

@@ -201,6 +201,4 @@ def choose_view(as_json: bool, fold: bool = True, quiet: bool = False, began: fl
     """
     if as_json:
         return OutputView()
-    if quiet:
-        return QuietView(fold)
-    return LiveView(fold, began=began)
+    return QuietView(fold) if quiet else LiveView(fold, began=began)

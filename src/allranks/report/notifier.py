@@ -98,8 +98,6 @@ def _notice(run: str, runs_dir: str, what: str, text: str, kind: str) -> Notice:
 
 
 class _Sending:
-    """A notification on its way."""
-
     def __init__(self, notice: Notice, addresses: Mapping[str, Sequence[str]]) -> None:
         self.names = list(addresses)
         self.process = subprocess.Popen(

@@ -10,6 +10,7 @@ secrets without a known form that no name, header or command beside them gives a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -157,17 +158,15 @@ class Redactor:
 
     def document(self, text: str, file: str) -> str | None:
         """Redact a JSON document, and write it indented; None where the text is none."""
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             return json.dumps(self.value(json.loads(text), file), indent=1, ensure_ascii=False)
-        except (ValueError, RecursionError):
-            return None
+        return None
 
     def json_line(self, line: str, file: str, number: int) -> str | None:
         """Redact a line of a .jsonl file; None where it is not JSON."""
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             return json.dumps(self.value(json.loads(line), file, number))
-        except (ValueError, RecursionError):
-            return None
+        return None
 
 
 class LineRedactor:

@@ -148,7 +148,6 @@ def _links(record: Record, names: Sequence[str]) -> tuple[str, str]:
 
 
 def _tests(record: Record) -> list[tuple[SuiteResult, str, str]]:
-    """Give the tests of this run and beside it: each with its level, and what it says."""
     results = list(record.tests)
     if isinstance(record.result, SuiteResult) and record.result.suite:
         results.insert(0, replace(record.result, run=record.name))

@@ -102,7 +102,6 @@ def opening_lines(opened: RunOpened) -> list[str]:
 
 
 def _role(role: OpenedRole) -> str:
-    """Write where a role runs, what, and after which others."""
     after = f"   (after {', '.join(role.after)})" if role.after else ""
     return f"{list_first(role.nodes, NODES_SHOWN)}: {shlex.join(role.command)}{after}"
 

@@ -60,7 +60,6 @@ def _summary(result: SuiteResult) -> str:
 
 
 def _details(row: CollectiveRow) -> list[str]:
-    """Write all that is known of a test that did not pass."""
     details = []
     if row.late:
         details.append(f"rank {row.late.rank} came {format_time(row.late.seconds)} late")

@@ -30,25 +30,16 @@ TICK = 74.0  # between two labels of the axis
 NAMED_GAP = 60.0  # wide enough for words
 LETTER = 6.0  # mean width
 LEVELS = 3  # of labels of moments
-COLOURS = {
-    "connecting": "#9aa3b2",
-    "ready": "#c9b458",
-    "rendezvous": "#e69f00",
-    "running": "#a9b8c9",
-    "silent": "#b8578f",
-    "lost": "#b42318",
-    "started": "#56b4e9",
-    "initialised": "#009e73",
-}
-WORDS = {
-    "connecting": "connecting",
-    "ready": "ready, preflight checks",
-    "rendezvous": "rendezvous check",
-    "running": "node has ranks",
-    "started": "rank started",
-    "initialised": "process group initialised",
-    "silent": "node is silent",
-    "lost": "node is lost",
+# Of each state its colour and what it is.
+STATES = {
+    "connecting": ("#9aa3b2", "connecting"),
+    "ready": ("#c9b458", "ready, preflight checks"),
+    "rendezvous": ("#e69f00", "rendezvous check"),
+    "running": ("#a9b8c9", "node has ranks"),
+    "silent": ("#b8578f", "node is silent"),
+    "lost": ("#b42318", "node is lost"),
+    "started": ("#56b4e9", "rank started"),
+    "initialised": ("#009e73", "process group initialised"),
 }
 HANG = "#b8578f"
 MOMENTS = {DONE: "#1a7f4b", FAILED: "#d92d20", ENDED: "#6b7480"}
@@ -106,8 +97,7 @@ NOWHERE = Where()  # no rank is at fault
 class TimelinePlot:
     """A drawing of these rows; `rows_left_out` counts those of too many. timeline.html has the shapes."""
 
-    colours = COLOURS
-    words = WORDS
+    states = STATES
     marks = MARKS
     between = BETWEEN
     left = LEFT
@@ -173,12 +163,10 @@ class TimelinePlot:
 def legend(line: Timeline) -> list[tuple[str, str]]:
     """Give (colour, words) of the states that occur."""
     states = {span.state for row in line.rows for span in row.spans}
-    return [(COLOURS[state], WORDS[state]) for state in COLOURS if state in states]
+    return [shown for state, shown in STATES.items() if state in states]
 
 
 def timeline_plot(line: Timeline, culprit: Where = NOWHERE) -> TimelinePlot | None:
     """Lay out a timeline; None without rows."""
     rows, left_out = choose_rows(line, culprit, MOST)
-    if not rows:
-        return None
-    return TimelinePlot(line, rows, left_out, culprit)
+    return TimelinePlot(line, rows, left_out, culprit) if rows else None

@@ -38,7 +38,6 @@ def to_document(spec: RunSpec) -> dict[str, Json]:
 
 
 def _hide(document: dict[str, Any]) -> dict[str, Json]:
-    """Hide the secrets of a spec or of a role."""
     texts = {row.name: document.get(row.name) for row in SETTINGS.values() if row.may_hold_secrets}
     hidden = {name: redact_text(text) for name, text in texts.items() if isinstance(text, str)}
     return {**document, "env": redact_env(document["env"]), "command": redact_argv(document["command"]), **hidden}

@@ -225,7 +225,6 @@ def _strongest(field: str, items: Iterable[tuple[str, _Given]]) -> _Given | None
 
 
 def _left_out(env: Mapping[str, str]) -> Iterator[str]:
-    """Yield a remark on each variable before the command that allranks sets for every rank."""
     for name in env:
         if name in RESERVED and name not in VARIABLES and name not in ("NODE_RANK", "WORLD_SIZE"):
             yield f"{name}={env[name]} before the command is left out: allranks sets it for every rank"
@@ -375,7 +374,6 @@ def _as_tuple(value: Json) -> tuple[str, ...]:
 
 
 def _read(field: str, entry: _Given) -> Json:
-    """Return the value as RunSpec holds it."""
     return SETTINGS[field].read(entry.value, entry.where, entry.error)
 
 

@@ -253,7 +253,6 @@ def dial_ports(reach: str) -> Sequence[int]:
 
 
 def _read_notices(value: Json) -> Json:
-    """Read names of services. A URL is refused: others can read what a command line or a project's file holds."""
     if "://" in str(value):
         raise ValueError(
             "a name. Others can read a URL here\n"

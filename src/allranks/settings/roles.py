@@ -194,18 +194,15 @@ def _with_launcher(role: Role) -> Role:
     """Choose what starts the ranks, as for a plain run. Other programs than training start once a node."""
     peeled = peel(list(role.command), by_itself=bool(role.launcher) or role.ends == "never")
     command = peeled.command
-    once = peeled.once or role.ends == "never" or not (read_tool(command) or _is_python(command))
+    is_python = read_command(command).kind in ("python-script", "python-module")
+    once = peeled.once or role.ends == "never" or not (read_tool(command) or is_python)
     asked = role.launcher or ("command" if once else None)
     if asked is None:
         refuse_unknown_words(command)
     launcher, _ = choose_launcher(command, asked)
     wrap = peeled.wrap_for(launcher, None) if peeled.wrap else ""
     env = {**peeled.env, **role.env}
-    return dataclasses.replace(role, command=tuple(command), launcher=launcher, wrap=wrap or "", env=env)
-
-
-def _is_python(command: Sequence[str]) -> bool:
-    return read_command(command).kind in ("python-script", "python-module")
+    return dataclasses.replace(role, command=command, launcher=launcher, wrap=wrap, env=env)
 
 
 def refuse_sharing(spec: RunSpec, place: str) -> None:

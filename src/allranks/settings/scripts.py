@@ -48,9 +48,7 @@ def script_of(command: Sequence[str]) -> str:
 
 def starter_of(command: Sequence[str]) -> str:
     """Return the program of a scheduler or of MPI that a command begins with, such as srun; empty where none does."""
-    if not command:
-        return ""
-    name = command[0].rpartition("/")[2]
+    name = command[0].rpartition("/")[2] if command else ""
     names = (name, " ".join([name, *command[1:2]]))
     return next((name for name in names if name in SUBMITTERS or name in _STARTERS), "")
 
