@@ -49,7 +49,9 @@ def finding(culprit: Culprit, seen: Pass, usual: Norms, addresses: Mapping[str, 
         symptoms = [sign for cell in culprit.cells for sign in seen.bad[cell]]
         by_metric = group(symptoms, lambda sign: sign.metric)
         detail = ", ".join(_figure(culprit, metric, by_metric[metric]) for metric in METRICS if metric in by_metric)
-    message = f"{_subject(culprit)} is {what}{_extent(culprit)}{more}: {detail}{_note(culprit, seen)}"
+    of_all = f"{len(culprit.cells)} of {len(culprit.cells) + culprit.fine}"
+    extent = {"all": f" between {of_all} pairs", "node": f" with {of_all} peers"}.get(culprit.kind, "")
+    message = f"{_subject(culprit)} is {what}{extent}{more}: {detail}{_note(culprit, seen)}"
     nodes = culprit.nodes
     where = Where(node=nodes[0], nodes=nodes if len(nodes) > 1 else ())
     if culprit.kind == "link":
@@ -69,15 +71,6 @@ def _subject(culprit: Culprit) -> str:
     if culprit.kind == "link":
         return f"the link {'–'.join(culprit.nodes)}"
     return culprit.nodes[0]
-
-
-def _extent(culprit: Culprit) -> str:
-    bad = len(culprit.cells)
-    if culprit.kind == "link":
-        return ""
-    if culprit.kind == "all":
-        return f" between {bad} of {bad + culprit.fine} pairs"
-    return f" with {bad} of {bad + culprit.fine} peers"
 
 
 def _note(culprit: Culprit, seen: Pass) -> str:

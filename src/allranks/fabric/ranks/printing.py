@@ -55,11 +55,6 @@ class SuiteReport:
         if self.job.rank == 0:
             append_row(self.options.out, row)
 
-    def plan(self, names: Sequence[str], every: Sequence[str]) -> None:
-        """Note what is going to be tested, of all that could be."""
-        self.planned = names
-        self.left_out = [name for name in every if name not in names]
-
     def add(self, row: CollectiveRow, show: bool = True) -> None:
         """Note the end of a test."""
         self.rows.append(row)

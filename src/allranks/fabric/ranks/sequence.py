@@ -36,7 +36,8 @@ class Runner:
 
     def run(self, tests: Mapping[str, Test], every: Sequence[str], show_passed: bool = True) -> None:
         """Make the process group and run the tests, of `every` one that there is, until it cannot be used."""
-        self.report.plan(list(tests), every)
+        self.report.planned = list(tests)
+        self.report.left_out = [name for name in every if name not in tests]
         self._add(process_group.NAME, self.group.make, True)
         if self.group.refusal:
             self.report.say(f"note: {self.group.refusal}")

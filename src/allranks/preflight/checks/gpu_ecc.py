@@ -91,16 +91,16 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     ecc = collected(facts_by_node, ID, Ecc)
     for node, one in ecc.items():
         for gpu in one.bad:
-            yield from _errors(node, gpu, one.vendor == "amd")
-            yield from _remaps(node, gpu)
+            subject = f"{smi.which_gpus([gpu])} of {node}"
+            yield from _errors(node, gpu, subject, one.vendor == "amd")
+            yield from _remaps(node, gpu, subject)
     for odd in differences("ECC", having(ecc, lambda one: one.mode)):
         line = remote(odd.nodes[0], "sudo nvidia-smi -e", str(int(odd.norm != "Disabled")))
         remedy = f"switch it the same way on every node, then reset the GPUs: {line}"
         yield warn(ID, odd.nodes, odd.message, remedy)
 
 
-def _errors(node: str, gpu: BadMemory, is_amd: bool) -> Findings:
-    subject = f"{smi.which_gpus([gpu])} of {node}"
+def _errors(node: str, gpu: BadMemory, subject: str, is_amd: bool) -> Findings:
     show = f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.gpu}"
     since = "since its driver was loaded"
     reset = f"reset the GPU ({smi.reset(node, [gpu])}) or reboot it"
@@ -120,8 +120,7 @@ def _errors(node: str, gpu: BadMemory, is_amd: bool) -> Findings:
         yield warn(LABEL, node, message, remedy, [f"uncorrected aggregate SRAM: {gpu.sram}"], gpu.gpu)
 
 
-def _remaps(node: str, gpu: BadMemory) -> Findings:
-    subject = f"{smi.which_gpus([gpu])} of {node}"
+def _remaps(node: str, gpu: BadMemory, subject: str) -> Findings:
     show = f"nvidia-smi -q -d ROW_REMAPPER -i {gpu.gpu}"
     if gpu.failed:
         message = f"{subject} could not remap a bad row of its memory: no spare rows are left for it"

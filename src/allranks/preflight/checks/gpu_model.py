@@ -68,13 +68,14 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     odd = differences("GPUs", values_of(kinds, lambda kind: " and ".join(kind)))
     for one in odd:
         advice = "use equal GPUs, or expect the slowest to set the pace"
-        yield warn(ID, one.nodes, one.message, _advise(advice, nodes, one.nodes[0]))
+        node = one.nodes[0]
+        yield warn(ID, one.nodes, one.message, advise(advice, node, smi.listing(nodes[node].vendor)))
     if odd:
         return
     for shown, names in by_value({node: ", ".join(kind) for node, kind in kinds.items() if len(kind) > 1}).items():
         message = f"{who(names)} GPUs of several models: {shown}"
         advice = "keep to one with --env CUDA_VISIBLE_DEVICES=…"
-        yield warn(ID, names, message, _advise(advice, nodes, names[0]))
+        yield warn(ID, names, message, advise(advice, names[0], smi.listing(nodes[names[0]].vendor)))
 
 
 def _drivers(nodes: Mapping[str, Models]) -> Findings:
@@ -103,7 +104,3 @@ def _model_text(name: str, memory: int, usual: List[int]) -> str:
     """`NVIDIA H100 80GB HBM3 (80 GB)`, with the size that stands for those near it."""
     size = next((size for size in usual if memory >= (1 - TOLERANCE) * size), 0)
     return f"{name} ({size / 1024:.0f} GB)" if size else name
-
-
-def _advise(advice: str, nodes: Mapping[str, Models], node: str) -> str:
-    return advise(advice, node, smi.listing(nodes[node].vendor))

@@ -56,7 +56,11 @@ def collect(host: Host) -> Orphans:
     uid = host.facts.identity.uid
     bases = [host.request.asked.node_dir, *(room.path for room in host.facts.disk.node_dirs), *BASES]
     tops = [f"{base}/allranks-{uid}" for base in dict.fromkeys(filter(None, bases))]
-    can_tell = _orphans_can_be_told(host)
+    # Children of init and of the user's systemd (a subreaper, prctl(2)) have lost their parent. Not in a pod where each
+    # process has RANK and so on from its specification, nor where process 1 is itself what starts the ranks.
+    init = text_in(host, "/proc/1/comm", 64)
+    everywhere = any(all(name in env for name in RANK) for env in (host.env, _environment(host, 1)))
+    can_tell = init and not init.startswith(OWN_INITS) and not everywhere
     up = uptime(host)
     runs: Dict[str, List[Process]] = {}
     orphans: List[Process] = []
@@ -99,17 +103,6 @@ def _program(host: Host, pid: int) -> str:
     script = next((base_name(w) for w in words[1:4] if w.endswith(".py")), "")
     program = words[0].rpartition("/")[2] or host.text(f"/proc/{pid}/comm") or "?"
     return f"{program} {script}".strip()[:80]
-
-
-def _orphans_can_be_told(host: Host) -> bool:
-    """Children of init and of the user's systemd (a subreaper, prctl(2)) have lost their parent.
-
-    Not in a pod or container whose every process has RANK and so on from its specification, nor where
-    process 1 is itself what starts the ranks.
-    """
-    init = text_in(host, "/proc/1/comm", 64)
-    everywhere = any(all(name in env for name in RANK) for env in (host.env, _environment(host, 1)))
-    return bool(init) and not init.startswith(OWN_INITS) and not everywhere
 
 
 # -- which runs live -------------------------------------------------------------------------------

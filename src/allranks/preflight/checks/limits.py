@@ -157,7 +157,9 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
         limits["somaxconn"] = number
     uid = host.facts.identity.uid
     if limits.get("nproc", -1) >= 0 and uid != 0:  # root may pass it (setrlimit(2))
-        limits["nproc_used"] = _tasks_of(host, uid)
+        texts = [text_in(host, path, 4096) for path in host.glob("/proc/[0-9]*/status")[:PROCESSES]]
+        threads = [re.findall(THREADS_LINE, text) for text in texts if f"\nUid:\t{uid}\t" in text]
+        limits["nproc_used"] = sum(int(count) for counts in threads for count in counts)
     for line in lines_of(host, "/proc/self/cgroup"):
         hierarchy, controllers, path = line.split(":", 2)
         if hierarchy == "0":
@@ -165,15 +167,6 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
         elif "pids" in controllers.split(","):
             _cgroup(host, limits, "/sys/fs/cgroup/pids{}/pids.max", path)
     return limits or None
-
-
-def _tasks_of(host: Host, uid: Optional[int]) -> int:
-    tasks = 0
-    for path in host.glob("/proc/[0-9]*/status")[:PROCESSES]:
-        text = text_in(host, path, 4096)
-        if f"\nUid:\t{uid}\t" in text:
-            tasks += sum(map(int, re.findall(THREADS_LINE, text)))
-    return tasks
 
 
 def _cgroup(host: Host, limits: Dict[str, int], file: str, path: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import List, Mapping
+from typing import Mapping
 
 from allranks.findings import Finding
 from allranks.text import count_of, join_names, join_words, plural
 
 from .. import smi
-from ..compare import Findings, Nodes, Request, by_value, differing, fail, fail_if, nodes_with, values_of, warn, who
+from ..compare import Findings, Nodes, Request, by_value, differing, fail_if, nodes_with, values_of, warn, who
 
 ID = "slots"
 GROUP = "gpu"
@@ -24,8 +24,12 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     if is_cpu_only or not any(counts.values()):
         return
     mig = nodes_with(facts_by_node, lambda facts: facts.gpus.mig)
-    if mig:
-        yield _mig(request, mig)
+    if mig:  # NCCL takes one MIG instance of a GPU only, and CUDA shows a process one
+        message = f"{who(mig, 'has its GPUs', 'have their GPUs')} split by MIG"
+        remedy = "switch MIG off (sudo nvidia-smi -mig 0), or say --nproc and set CUDA_VISIBLE_DEVICES a rank"
+        is_set = any(request.asked.ranks_on(node) for node in mig)
+        why = "a rank sees one slice at most" if is_set else "the number of ranks can't be taken from them"
+        yield fail_if(not is_set, LABEL, mig, f"{message}: {why}", remedy)
         return
     sharing = len(counts) if request.asked.virtual else 1  # nodes of one machine
     wanted = {node: (request.asked.ranks_on(node) or 0) * sharing for node in counts}
@@ -35,15 +39,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield _too_few(request, counts, {node: wanted[node] for node in few}, look)
     elif not request.asked.virtual and not (request.asked.nproc or request.asked.launching.ranks_asked_for):
         yield from _unequal(request, counts, facts_by_node)
-
-
-def _mig(request: Request, mig: List[str]) -> Finding:
-    """NCCL takes one MIG instance of a GPU only, and CUDA shows a process one."""
-    message = f"{who(mig, 'has its GPUs', 'have their GPUs')} split by MIG"
-    remedy = "switch MIG off (sudo nvidia-smi -mig 0), or say --nproc and set CUDA_VISIBLE_DEVICES a rank"
-    if not any(request.asked.ranks_on(node) for node in mig):
-        return fail(LABEL, mig, f"{message}: the number of ranks can't be taken from them", remedy)
-    return warn(LABEL, mig, f"{message}: a rank sees one slice at most", remedy)
 
 
 def _too_few(request: Request, counts: Mapping[str, int], wanted: Mapping[str, int], look: str) -> Finding:
