@@ -297,7 +297,7 @@ class NodeResult(ResultDocument):
 
 @omit_none
 class NodeEnd(NamedTuple):
-    """What `join --json` prints on a node that is not the first: what it knows, as the run directory is on node 0."""
+    """What `join --json` prints on a node that is not the first."""
 
     exit: int
     message: str
