@@ -42,10 +42,6 @@ class NodeClock:
         else:
             self.delay += 0.001  # drift: an old best sample slowly loses its weight
 
-    def correct(self, node_time: float) -> float:
-        """Convert a time of the node's clock to ours."""
-        return node_time - self.offset
-
     @property
     def estimate(self) -> ClockEstimate | None:
         """How well it is known; None where it is not."""
@@ -60,7 +56,7 @@ class NodeClock:
     def stamp(self, message: Kind, node: str, attempt: int, t: float) -> Stamped[Kind]:
         """Stamp a node's message with when that happened, by the controller's clock; it has come at `t`."""
         said = _time_of(message)
-        return Stamped(node, t if said is None else self.correct(said), attempt, message)
+        return Stamped(node, t if said is None else said - self.offset, attempt, message)
 
 
 def _time_of(message: object) -> float | None:

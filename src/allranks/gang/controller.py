@@ -12,9 +12,9 @@ import contextlib
 import dataclasses
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from allranks.cluster import Cluster
+from allranks.cluster import Cluster, Node
 from allranks.diagnose.incident import CHANNEL
 from allranks.errors import ConfigError
 from allranks.findings import Finding, Where
@@ -166,6 +166,7 @@ class Controller:
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self.failure: Exception | None = None  # of allranks itself
         self._abandoned = False
+        self.listed_again: Callable[[], Sequence[Node]] = tuple  # the nodes of a host list that has changed
         self.replaced = False  # another controller has taken the run over
         self._shared = SharedParts()
         # Takes what answers a question of another terminal.
@@ -308,20 +309,15 @@ class Controller:
             self._over.set()
             return
         self.observing.begin_attempt()
-        members = self.links.members
-        for name in decision.leave_out:
-            if self.roster.nodes[name].gone:
-                self.recording.logs.begin_anew(members[name].node.index, name)
+        anew = [name for name in decision.leave_out if self.roster.nodes[name].gone]
+        anew += [old for old, new in decision.replace.items() if new == old]
+        for name in (*decision.leave_out, *decision.replace):
+            member = self.links.members[name]
+            if name in anew:
+                self.recording.logs.begin_anew(member.node.index, name)
             else:
-                self.links.let_go(members[name], self._may_go(members[name]))
-        for old, new in decision.replace.items():
-            if new == old:
-                self.recording.logs.begin_anew(members[new].node.index, new)
-            else:
-                self.links.let_go(members[old], self._may_go(members[old]))
-        now = time.monotonic()
-        t = time.time()
-        self._act(self.gang.retry(now, t, decision))
+                self.links.let_go(member, self._may_go(member))
+        self._act(self.gang.retry(time.monotonic(), time.time(), decision))
         if decision.replace or decision.leave_out or decision.take_in:
             self._write_places()
 
@@ -578,8 +574,9 @@ class Controller:
             self._acknowledge()
         if self._is_due("look", now, LOOK_EVERY):
             self._look_at_ranks(now)
-            for node in self.links.newly_listed():
-                self.feed(NodeListed(node))
+            for node in self.listed_again():
+                if all(node.host != member.node.host for member in self.links.members.values()):
+                    self.feed(NodeListed(node))
         if self._is_due("status", now, status_pause(self.roster.world_size, self.links.beat)):
             self._write_status()
         self.view.tick(time.time())

@@ -14,6 +14,7 @@ from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.messages import WorldMessage
 from allranks.protocol.run_facts import (
     AllInitialised,
+    Fact,
     RankBecame,
     RankDeparted,
     RankEntered,
@@ -81,25 +82,22 @@ class ProcessGroups:
             actions += self._refuse_once(finding, now)
         if rank is None:
             return actions
-        leaving = rank.departure.hear(stamped, now)
-        if leaving is not None:
-            return [*actions, self.roster.stamp(leaving, stamped.node, stamped.t)]
-        if report.event == "became":
-            became = RankBecame(report.rank, report.program)
-            return [*actions, self.roster.stamp(became, stamped.node, stamped.t)]
-        if report.event == "init-entered":
-            rank.entered = True
-            self.roster.last_sign_at = now
-            return [*actions, self.roster.stamp(RankEntered(report.rank), stamped.node, stamped.t)]
-        if report.event == "destroyed":
-            rank.entered = True
-            departed = RankDeparted(report.rank, report.at)
-            return [*actions, self.roster.stamp(departed, stamped.node, stamped.t)]
-        if report.event == "never-joined":
-            rank.never_joined = True
-        if report.event == "initialised" and rank.initialised_t is None:
-            actions += self._initialised(rank, stamped, now)
-        return actions
+        fact: Fact | None = rank.departure.hear(stamped, now)
+        match report.event:
+            case "became":
+                fact = RankBecame(report.rank, report.program)
+            case "init-entered":
+                rank.entered = True
+                self.roster.last_sign_at = now
+                fact = RankEntered(report.rank)
+            case "destroyed":
+                rank.entered = True
+                fact = RankDeparted(report.rank, report.at)
+            case "never-joined":
+                rank.never_joined = True
+            case "initialised" if rank.initialised_t is None:
+                actions += self._initialised(rank, stamped, now)
+        return actions if fact is None else [*actions, self.roster.stamp(fact, stamped.node, stamped.t)]
 
     def on_world(self, stamped: Stamped[WorldMessage], now: float) -> list[Action]:
         """Keep a world that another launcher has made below a node's ranks."""

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from types import FrameType
 from typing import Protocol
@@ -240,7 +240,6 @@ class Links:
         self._is_adopted = is_adopted
         for member in self.members.values():
             member.is_adopted = is_adopted
-        self.listed_again: Callable[[], Sequence[Node]] = tuple  # the nodes of a host list that has changed
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self._last_greeting = 0.0  # monotonic: when an agent said its first word
         self.beat = beat_of(limits.lease)
@@ -258,12 +257,6 @@ class Links:
         channel.send_bytes(self._packed[1])
 
     # -- opening -----------------------------------------------------------------------------------
-
-    def newly_listed(self) -> list[Node]:
-        """Give the nodes that a host list has now and none of the members is; it is looked at again each time."""
-        listed = self.listed_again()
-        known = {member.node.host for member in self.members.values()} if listed else set()
-        return [node for node in listed if node.host not in known]
 
     def admit(self, node: Node) -> None:
         """Begin to reach a node that was not among them."""
@@ -296,7 +289,10 @@ class Links:
             try:
                 async with self._semaphore:
                     header = self._owner.header(member, renewing)
-                    await channel.open(header, self._owner.hello(member), self._patience(member))
+                    seconds = self._limits.connect_timeout
+                    if member.has_greeted:  # its agent was there, and is asked again before its lease is over
+                        seconds = min(seconds, max(2.0, self._limits.lease / 3))
+                    await channel.open(header, self._owner.hello(member), seconds)
                 if not renewing:
                     await self._await_hello(member, channel)
                 return
@@ -332,11 +328,6 @@ class Links:
                 raise ChannelFailed(self._transport.mute(member.node, HELLO_SECONDS))
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(member.greeted.wait(), left)
-
-    def _patience(self, member: Member) -> float:
-        """Return the seconds for a channel to open: an agent that was there is asked again before its lease is over."""
-        connect = self._limits.connect_timeout
-        return min(connect, max(2.0, self._limits.lease / 3)) if member.has_greeted else connect
 
     def greeted(self, member: Member) -> None:
         """Take an agent's first word over a channel."""

@@ -47,18 +47,15 @@ class Departure:
         report = stamped.fact
         if report.event not in ("raised", "leaving", "main-gone", "threads-ended"):
             return None
-        code = self.code
-        threads = self.threads
-        if report.event == "raised":
-            code = 1
-        elif report.event == "leaving":
-            code = report.code or 0
-            threads = report.threads
-        elif report.event == "threads-ended":
-            threads = ()
         has_ended = report.event in ("leaving", "main-gone")
         waits = has_ended or (report.event == "raised" and self.ended_t is not None)
-        fact = RankLeaving(report.rank, report.event, code, threads, waits)
+        fact = RankLeaving(report.rank, report.event, self.code, self.threads, waits)
+        if report.event == "raised":
+            fact = fact._replace(code=1)
+        elif report.event == "leaving":
+            fact = fact._replace(code=report.code or 0, threads=report.threads)
+        elif report.event == "threads-ended":
+            fact = fact._replace(threads=())
         self.take(fact, stamped.t, now)
         return fact
 
@@ -121,12 +118,9 @@ class RankState:
         """Keep how it ended, as heard at `now` by the clock of the limits."""
         self.exit = end
         self.exit_at = now
+        self.state = "killed" if end.fact.expected else "failed"
         if end.fact.code == 0:
             self.state = "exited"
-        elif end.fact.expected:
-            self.state = "killed"
-        else:
-            self.state = "failed"
 
 
 @dataclass

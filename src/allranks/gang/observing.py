@@ -232,9 +232,8 @@ class Observing:
             self._rules = RuleWatch(spec.recovery.fail_on, stops, partial(self._pattern_off, "fail_on"))
         kind, _, pattern = roster.role.ready.partition(":")
         self.has_ready_line = False  # a rank has printed what the ready test of the role looks for
-        self._ready: Matching | None = None
-        if kind == "output":
-            self._ready = Matching("ready", pattern, partial(self._pattern_off, "ready"))
+        on_off = partial(self._pattern_off, "ready")
+        self._ready = Matching("ready", pattern, on_off) if kind == "output" else None
         self.auditor: Auditor | None = None  # of the data, where that is asked for
         self.first_step_noted = False
         self._noted_steps: StepsSeen | None = None
@@ -275,10 +274,11 @@ class Observing:
         if stream.attempt == self._roster.attempt or stream.kind == METRICS:
             self.progress.output(stream, data, now, made_t, self._roster.state_of(node).clock.offset)
         if stream.kind == RANK_LOG:
-            if self._ready is not None and not self.has_ready_line and stream.attempt == self._roster.attempt:
+            is_present = stream.attempt == self._roster.attempt
+            if self._ready is not None and not self.has_ready_line and is_present:
                 match = self._ready.feed(stream.rank, data)
                 self.has_ready_line = match is not None and match.lines > 0
-            if self._rules is not None and stream.attempt == self._roster.attempt:
+            if self._rules is not None and is_present:
                 self._rules.output(stream.rank, data)
             role = self._roster.role.name
             self._recording.view.output(f"{role} {node}" if role else node, stream.rank, data, made_t)
@@ -296,7 +296,10 @@ class Observing:
 
     def note_steps(self, is_over: bool = False) -> None:
         """Write down when steps were shown: the first, the first that no attempt had reached, and the last."""
-        self._note_resumed()
+        resumed = self.progress.resumed()
+        if resumed is not None and self._resumed_attempt != self._roster.attempt:
+            self._resumed_attempt = self._roster.attempt
+            self._recording.note(resumed)
         span = self.progress.span
         if span.went_on_t is not None:
             self._recording.note(StepsWentOn(), t=span.went_on_t)
@@ -317,18 +320,11 @@ class Observing:
             self.first_step_noted = True
             self._recording.note(FirstStep(round(at - self._roster.began_at, 3)))
 
-    def _note_resumed(self) -> None:
-        resumed = self.progress.resumed()
-        if resumed is not None and self._resumed_attempt != self._roster.attempt:
-            self._resumed_attempt = self._roster.attempt
-            self._recording.note(resumed)
-
     def ask_for_counts(self, now: float) -> list[Send]:
         """Give the orders for the numbers of collectives of ranks that show no step."""
         roster = self._roster
-        if roster.state is not State.RUNNING or roster.testing or roster.initialised_t is None:
-            return []
-        if not self.progress.wants_counts(now):
+        is_initialised = roster.state is State.RUNNING and not roster.testing and roster.initialised_t is not None
+        if not is_initialised or not self.progress.wants_counts(now):
             return []
         return [Send(name, CountersOrder(tuple(ranks))) for name, ranks in roster.running_ranks().items()]
 

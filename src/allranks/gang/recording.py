@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -60,7 +61,10 @@ class UsageLog:
     def add(self, sample: UsageSample) -> None:
         """Write a sample, or leave it out where the file is full already."""
         if self._size is None:
-            self._size = self._open_size()
+            self._size = 0
+            with contextlib.suppress(OSError):
+                self._path.parent.mkdir(mode=0o700, exist_ok=True)
+                self._size = self._path.stat().st_size
         every = keeps_every(self._size)
         left_out = self._left_out.get(sample.node, every)
         self._left_out[sample.node] = left_out + 1
@@ -70,17 +74,8 @@ class UsageLog:
         if self._size + len(line) > LIMIT:
             return
         self._left_out[sample.node] = 0
-        try:
+        with contextlib.suppress(OSError):
             self._size = append(self._path, line)
-        except OSError:
-            return
-
-    def _open_size(self) -> int:
-        try:
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            return self._path.stat().st_size
-        except OSError:
-            return 0
 
 
 def keeps_every(size: int) -> int:

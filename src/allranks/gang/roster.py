@@ -176,12 +176,9 @@ class Roster:
     def add_in_order(self, finding: Finding) -> Stamped[Fact]:
         """Keep a finding of a node in the order of the host list, whichever node failed first."""
         note = self.add_finding(finding)
-        self.findings.sort(key=self._index_of)
+        indexes = {node.name: node.index for node in self.nodes.values()}
+        self.findings.sort(key=lambda one: indexes.get(one.where.node or "", -1))
         return note
-
-    def _index_of(self, finding: Finding) -> int:
-        node = self.nodes.get(finding.where.node or "")
-        return node.index if node is not None else -1
 
     def add_fault(self, fault: Stamped[FaultMessage]) -> Stamped[Fact]:
         """Keep a fault, and give it back for the log."""

@@ -132,7 +132,7 @@ class Session:
         self.recording = self.controller.recording
         self.observing = self.controller.observing
         if spec.target.min_nodes is not None:
-            self.controller.links.listed_again = reach.listed_again
+            self.controller.listed_again = reach.listed_again
         if spec.recovery.audit_data:
             from .auditor import Auditor  # imported late: a run without it needs none of it
 

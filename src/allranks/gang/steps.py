@@ -154,12 +154,6 @@ class _Candidate(NamedTuple):
     last: StepSighting
     grown: int = 1
 
-    def with_line(self, sighting: StepSighting) -> _Candidate:
-        """Take a further line; a number that falls begins again."""
-        if sighting.number < self.last.number:
-            return _Candidate(sighting, sighting)
-        return _Candidate(self.first, sighting, self.grown + (sighting.number > self.last.number))
-
     @property
     def is_sure(self) -> bool:
         """Tell whether enough has been seen."""
@@ -203,7 +197,8 @@ class StepFinder:
     def feed(self, data: bytes, at: float, t: float) -> list[StepSeen]:
         """Look at the next piece of a rank's log, of any length; `at` and `t` are when it came."""
         piece = self._rest + data if self._rest else data
-        self._rest = _open_line(piece)
+        last = max(piece.rfind(b"\n", -KEPT), piece.rfind(b"\r", -KEPT))
+        self._rest = piece[max(last + 1, len(piece) - KEPT) :]
         self._read_epoch(piece)
         source = self.source
         if source is not None:
@@ -236,8 +231,7 @@ class StepFinder:
         lines = piece[max(0, last - LOOKED_AT) : last]
         self._fruitless += 1
         for step_format in FORMATS:
-            in_order = sorted(_sightings(step_format, lines, at, t), key=itemgetter(0))
-            sightings = [sighting for _, sighting in in_order]
+            sightings = [sighting for _, sighting in sorted(_sightings(step_format, lines, at, t), key=itemgetter(0))]
             for number, sighting in enumerate(sightings):
                 if self._may_change(sighting) and self._is_source(sighting):
                     steps = self._chosen(sighting)
@@ -248,7 +242,10 @@ class StepFinder:
     def _is_source(self, sighting: StepSighting) -> bool:
         self._fruitless = 0
         known = self._candidates.pop(sighting.text, None)
-        candidate = _Candidate(sighting, sighting) if known is None else known.with_line(sighting)
+        if known is None or sighting.number < known.last.number:  # a number that falls begins again
+            candidate = _Candidate(sighting, sighting)
+        else:
+            candidate = _Candidate(known.first, sighting, known.grown + (sighting.number > known.last.number))
         self._candidates[sighting.text] = candidate  # the newest is the last
         if len(self._candidates) > MOST_CANDIDATES:
             del self._candidates[next(iter(self._candidates))]
@@ -323,11 +320,6 @@ class StepFinder:
         if self._count is not None and sighting.number < self._count:
             self._base += self._total or self._count
         return None
-
-
-def _open_line(piece: bytes) -> bytes:
-    last = max(piece.rfind(b"\n", -KEPT), piece.rfind(b"\r", -KEPT))
-    return piece[max(last + 1, len(piece) - KEPT) :]
 
 
 def _sightings(step_format: StepFormat, piece: bytes, at: float, t: float) -> Iterator[tuple[int, StepSighting]]:

@@ -6,6 +6,7 @@ included. Elsewhere: everything below the caller's directory but what no program
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import os
@@ -71,7 +72,7 @@ def list_tree(spec: RunSpec, cwd: str) -> Listing:
     """List the files of the caller's tree; raise UsageError where it cannot be shipped."""
     cwd = os.path.realpath(cwd)
     left_out: dict[str, int] = {}
-    if _in_repository(cwd):
+    if any(os.path.lexists(os.path.join(folder, ".git")) for folder in (cwd, *map(str, Path(cwd).parents))):
         root = os.path.realpath(os.fsdecode(_git(cwd, "rev-parse", "--show-toplevel").rstrip(b"\n")))
         paths = _tracked(root)
     else:
@@ -84,10 +85,6 @@ def list_tree(spec: RunSpec, cwd: str) -> Listing:
     large = tuple(f"{_shown(name)} ({format_size(left_out[name])})" for name in sorted(left_out))
     tree = WorkingTree(root, len(kept), total, left_out=large, limit=LARGE, below=below)
     return Listing(tree, tuple(kept))
-
-
-def _in_repository(path: str) -> bool:
-    return any(os.path.lexists(os.path.join(p, ".git")) for p in (path, *map(str, Path(path).parents)))
 
 
 def _git(directory: str, *words: str) -> bytes:
@@ -132,7 +129,10 @@ def _walked(root: str, left_out: dict[str, int]) -> Iterator[str]:
         for name in [n for n in files + links if n not in LEFT_OUT]:
             path = os.path.join(folder, name)
             shown = os.path.relpath(path, root)
-            size = _size(path) if name.endswith(CHECKPOINTS) else 0
+            size = 0
+            if name.endswith(CHECKPOINTS):
+                with contextlib.suppress(OSError):  # removed since its directory was read
+                    size = os.lstat(path).st_size
             if size > LARGE:
                 left_out[shown] = size
             else:
@@ -140,13 +140,6 @@ def _walked(root: str, left_out: dict[str, int]) -> Iterator[str]:
         count += len(files)
         if count > MOST_FILES:
             raise _too_many(root)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.lstat(path).st_size
-    except OSError:
-        return 0  # removed since its directory was read
 
 
 def _too_many(root: str) -> UsageError:
