@@ -31,7 +31,7 @@ def clock(monkeypatch):
 
 def say(writer, clock, second, rank, text):
     clock[0] = NOW + second
-    offset = writer.ends.get(rank, {}).get(Stream(RANK_LOG, rank, 0), 0)
+    offset = writer.sizes(rank, f"h{rank + 1}").get(f"0/{rank}/0", 0)
     assert writer.write(rank, f"h{rank + 1}", Stream(RANK_LOG, rank, 0), offset, text)
 
 
@@ -55,6 +55,7 @@ def test_since_shows_the_second_it_falls_into(run, clock):
     reader.skip_to_time(NOW + 1.5)
     (_, _, data), = reader.fresh()
     assert data.startswith(b"10\n") and data.endswith(b"29\n")
+    assert list(reader.fresh()) == []
     reader.skip_to_time(NOW + 100)
     assert list(reader.merged()) == []
 

@@ -87,10 +87,6 @@ class Bounded:
         """Raise TypeError."""
         raise TypeError("an annotation is not a value")
 
-    def __or__(self, other: None) -> object:
-        """Make `Annotated[…] | None`."""
-        return Union[self, other]
-
 
 def within(least: float, most: float) -> Bounded:
     """Bound a number."""
@@ -230,7 +226,7 @@ def _expected(what: str, value: Json) -> _Misfit:
 def _shown(value: Json) -> str:
     try:
         text = json.dumps(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # a date of YAML
         text = type(value).__name__
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import NamedTuple as NamedTuple
 else:
-    from operator import itemgetter
-
-    try:  # as collections.namedtuple does
-        from _collections import _tuplegetter
-    except ImportError:
-
-        def _tuplegetter(index, doc):
-            return property(itemgetter(index), doc=doc)
+    from _collections import _tuplegetter  # as collections.namedtuple does
 
     class _Record(tuple):
         """What all records can do; `_fields` and `_field_defaults` are each class's own."""
@@ -34,10 +27,6 @@ else:
                 if named or len(values) > len(cls._fields):
                     raise TypeError("%s has no place for %r" % (cls.__name__, named or values[len(cls._fields) :]))
             return tuple.__new__(cls, values)
-
-        @classmethod
-        def _make(cls, values):
-            return cls(*values)
 
         def _replace(self, **named):
             values = [named.pop(name, value) for name, value in zip(self._fields, self)]

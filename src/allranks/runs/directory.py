@@ -513,12 +513,15 @@ def _part_text(name: str, part: Json, written: dict[tuple[str, int], str]) -> st
     return text
 
 
+def attempt_of_folder(folder: Path) -> int:
+    """Return the attempt whose files lie in a folder, as `attempt_folder` has named it; 0 is the first."""
+    number = folder.name.removeprefix("attempt_")
+    return int(number) if number.isdecimal() else 0
+
+
 def attempt_of(log: Path) -> int:
-    """Return the attempt that a log in a node's folder is of, as `attempt_folder` has named it; 0 is the first."""
-    number = log.parent.parent.name.removeprefix("attempt_")
-    if not number.isdecimal():
-        return 0
-    return int(number)
+    """Return the attempt that a log in a node's folder is of."""
+    return attempt_of_folder(log.parent.parent)
 
 
 def attempt_folder(attempt: int) -> str:

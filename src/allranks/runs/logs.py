@@ -5,30 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from allranks.protocol.frames import (
-    AUDIT,
-    DUMP,
-    FLIGHT,
     METRICS,
     NCCL_LOG,
     NODE_LOG,
     RANK_LOG,
-    RAS,
     RAY_LOG,
     STACKS,
-    TRACE,
     Stream,
     stream_key,
 )
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.run_facts import Fact, LogContinued, Stamped, of_kind
 
-from .directory import OF_LOGS, RunDirectory, attempt_folder, safe_name
+from .directory import OF_LOGS, RunDirectory, attempt_folder, attempt_of_folder, safe_name
 from .regular import append, read_end, replacing, size_of
 
 # -- The time index beside a rank's log: when which bytes arrived ------------------------------------------------------
@@ -126,16 +121,22 @@ def offset_until(log: Path, t: float) -> int:
 OPEN_FILES = 256
 MOST_GAPS = 1 << 30  # bytes of holes in one node's logs
 SHARED = (METRICS, STACKS)  # one file a rank over all attempts, whichever node the rank is on
+CLOSED = -1  # in the place of a descriptor
 
 
+@dataclass(eq=False)
 class _Log:
-    """One open file: `end` is where the next byte belongs."""
+    """A stream of a node: the file that has it, and where its bytes belong there."""
 
-    __slots__ = ("end", "fd")
+    fd: int = CLOSED
+    end: int | None = None  # where the next byte belongs; None until the file was looked at
+    base: int | None = None  # where in the file the stream begins; None: at 0, unless it turns out that it does not
+    indexed: float = 0.0  # when the index was written last,
+    arrived: float | None = None  # or when the first piece came, which is not in it yet
 
-    def __init__(self, fd: int, end: int) -> None:
-        self.fd = fd
-        self.end = end
+    def size(self) -> int:
+        """Return how much of the stream is here."""
+        return (self.end or 0) - (self.base or 0)
 
 
 class LogWriter:
@@ -143,12 +144,9 @@ class LogWriter:
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
-        self._open: OrderedDict[tuple[int, Stream], _Log] = OrderedDict()
-        self.ends: dict[int, dict[Stream, int]] = {}  # by node
+        self._logs: defaultdict[int, dict[Stream, _Log]] = defaultdict(dict)  # by node
+        self._open: OrderedDict[_Log, None] = OrderedDict()  # the one that was written last comes last
         self._fresh: dict[int, set[Stream]] = {}  # streams that have grown, by node
-        self._indexed: dict[tuple[int, Stream], float] = {}  # when the index was written last,
-        self._arrived: dict[tuple[int, Stream], float] = {}  # or when the first piece came, which is not in it yet
-        self._bases: dict[tuple[int, Stream], int] = {}  # where in its file a stream begins, if not at 0
         self._newcomers: set[int] = set()
         self._holders: dict[int, int] = {}  # the node that has a rank, by their numbers
         self._attempts: set[int] | None = None  # that have a folder; None until it was looked for what is there
@@ -172,84 +170,76 @@ class LogWriter:
             return False
 
     def _write(self, node_index: int, node_name: str, stream: Stream, offset: int, data: bytes) -> bool:
-        key = (node_index, stream)
-        log = self._open.get(key)
-        if log is None:
-            log = self._log(key, node_name)
+        log = self._logs[node_index].get(stream)
+        if log is None or log.fd == CLOSED:
+            log = self._opened(node_index, node_name, stream)
         else:
-            self._open.move_to_end(key)
-        offset += self._bases.get(key, 0)
-        skip = max(0, log.end - offset)
+            self._open.move_to_end(log)
+        offset += log.base or 0
+        end = log.end or 0
+        skip = max(0, end - offset)
         if skip >= len(data) and data:
             return True
-        if offset > log.end:
-            gap = offset - log.end
-            if self._gaps[node_index] + gap > MOST_GAPS:
-                raise DecodeError(f"output {gap} bytes behind what came before")
-            self._gaps[node_index] += gap
-            log.end = offset
+        if offset > end:
+            if self._gaps[node_index] + offset - end > MOST_GAPS:
+                raise DecodeError(f"output {offset - end} bytes behind what came before")
+            self._gaps[node_index] += offset - end
+            end = offset
         if stream.kind == RANK_LOG:
-            self._index(key, node_name, log.end)
-        self._append(key, log, data[skip:] if skip else data)
+            self._index(log, self._run.log_file(node_index, node_name, *stream), end)
+        self._fresh.setdefault(node_index, set()).add(stream)
+        _append(log, data[skip:] if skip else data, end)
         return True
 
-    def _append(self, key: tuple[int, Stream], log: _Log, data: bytes) -> None:
-        written = 0
-        try:
-            written = os.pwrite(log.fd, data, log.end)
-            while written < len(data):
-                written += os.pwrite(log.fd, memoryview(data)[written:], log.end + written)
-        finally:
-            log.end += written
-            node_index, stream = key
-            self.ends.setdefault(node_index, {})[stream] = log.end
-            self._fresh.setdefault(node_index, set()).add(stream)
-
-    def _log(self, key: tuple[int, Stream], node_name: str) -> _Log:
-        node_index, stream = key
+    def _opened(self, node_index: int, node_name: str, stream: Stream) -> _Log:
+        log = self._logs[node_index].setdefault(stream, _Log())
         if self._attempts is not None and stream.kind in OF_LOGS:
             self._attempts.add(stream.attempt)
-        fd = _open(self._run.log_file(node_index, node_name, *stream))
-        end = self.ends.get(node_index, {}).get(stream)
-        log = _Log(fd, os.fstat(fd).st_size if end is None else end)
-        if node_index in self._newcomers and stream.kind in SHARED and key not in self._bases:
+        log.fd = _open(self._run.log_file(node_index, node_name, *stream))
+        if log.end is None:
+            log.end = os.fstat(log.fd).st_size
+        if node_index in self._newcomers and stream.kind in SHARED and log.base is None:
             self._begin_at(node_index, stream, log.end)
-        self._open[key] = log
+        self._open[log] = None
         if len(self._open) > OPEN_FILES:
-            os.close(self._open.popitem(last=False)[1].fd)
+            self._close(next(iter(self._open)))
         return log
 
-    def _index(self, key: tuple[int, Stream], node_name: str, offset: int) -> None:
+    def _close(self, log: _Log) -> None:
+        if log.fd != CLOSED:
+            os.close(log.fd)
+            log.fd = CLOSED
+            del self._open[log]
+
+    def _index(self, log: _Log, file: str, offset: int) -> None:
         """Note when which byte arrived, at most once a second: `logs --since` reads it.
 
         The first piece is noted with the second: most ranks of a large run print once and are quiet for long.
         """
         now = time.time()
         if offset == 0:
-            self._arrived[key] = now
+            log.arrived = now
             return
         arrivals = []
-        if key in self._arrived:
-            self._indexed[key] = self._arrived.pop(key)
-            arrivals.append((self._indexed[key], 0))
-        if not 0 <= now - self._indexed.get(key, 0.0) < EVERY:
-            self._indexed[key] = now
+        if log.arrived is not None:
+            arrivals.append((log.arrived, 0))
+            log.indexed = log.arrived
+            log.arrived = None
+        if not 0 <= now - log.indexed < EVERY:
+            log.indexed = now
             arrivals.append((now, offset))
         if arrivals:
-            log = self._run.log_file(key[0], node_name, *key[1])
-            note(Path(log.removesuffix(".log") + ".idx"), *arrivals)
+            note(Path(file.removesuffix(".log") + ".idx"), *arrivals)
 
     def begin_anew(self, node_index: int, node_name: str) -> None:
         """Go on with another agent of a node: what it sends of a file that is there comes after what is in it."""
         self._newcomers.add(node_index)
         self._fresh.pop(node_index, None)  # grown by what the former agent sent
-        ends = self.ends.get(node_index, {})
-        for stream in [stream for stream in ends if stream.kind in (*SHARED, NODE_LOG)]:
-            del ends[stream]
-            key = (node_index, stream)
-            self._bases.pop(key, None)
-            if key in self._open:
-                os.close(self._open.pop(key).fd)
+        logs = self._logs[node_index]
+        for stream, log in list(logs.items()):
+            if stream.kind in (*SHARED, NODE_LOG) and log.end is not None:
+                self._close(log)
+                del logs[stream]
         stream = Stream(NODE_LOG, 0, 0)
         self._begin_at(node_index, stream, size_of(self._run.log_path(node_index, node_name, *stream)))
 
@@ -267,19 +257,15 @@ class LogWriter:
 
     def _go_on_behind(self, node_index: int, stream: Stream) -> None:
         """Begin behind all that a file has, with what is new of a node that may have written to it before."""
-        key = (node_index, stream)
-        path = self._run.log_path(node_index, "", *stream)
-        end = size_of(path)
-        ends = self.ends.setdefault(node_index, {})
-        sent = ends.get(stream, 0) - self._bases.get(key, 0)
-        if key in self._open:
-            os.close(self._open.pop(key).fd)
-        ends[stream] = end
-        self._begin_at(node_index, stream, end - sent)
+        log = self._logs[node_index].setdefault(stream, _Log())
+        sent = log.size()
+        self._close(log)
+        log.end = size_of(self._run.log_path(node_index, "", *stream))
+        self._begin_at(node_index, stream, log.end - sent)
 
     def _begin_at(self, node_index: int, stream: Stream, base: int) -> None:
         """Let a stream begin behind what its file has, and note that for a controller that takes over."""
-        self._bases[(node_index, stream)] = base
+        self._logs[node_index].setdefault(stream, _Log()).base = base
         self._run.append(Stamped("", time.time(), None, LogContinued(node_index, stream_key(stream), base)))
 
     def resume(self, facts: Iterable[Stamped[Fact]]) -> None:
@@ -288,7 +274,7 @@ class LogWriter:
             event = noted.fact
             parts = event.stream.split("/")
             if len(parts) == len(Stream._fields) and all(part.isdecimal() for part in parts):
-                self._bases[(event.index_, Stream(*map(int, parts)))] = event.at
+                self._logs[event.index_].setdefault(Stream(*map(int, parts)), _Log()).base = event.at
                 self._newcomers.add(event.index_)
 
     def sizes(self, node_index: int, node_name: str) -> dict[str, int]:
@@ -296,29 +282,39 @@ class LogWriter:
         sizes: dict[str, int] = {}
         top = self._run.path / "logs"
         folder = f"node_{node_index:02d}_{safe_name(node_name)}"
+        logs = self._logs[node_index]
         if self._attempts is None:
-            self._attempts = {0, *_attempts(top)}
+            self._attempts = {0, *map(attempt_of_folder, top.glob("attempt_*"))}
         for attempt in sorted(self._attempts):
             for path in (top / attempt_folder(attempt) / folder).glob("*.log"):
                 stream = _stream_of(path.name, attempt)
                 if stream is not None:
-                    sizes[stream_key(stream)] = path.stat().st_size - self._bases.get((node_index, stream), 0)
-        for stream, end in self.ends.get(node_index, {}).items():
-            if stream.kind in (METRICS, STACKS, FLIGHT, RAS, AUDIT, DUMP, TRACE):
-                sizes[stream_key(stream)] = end - self._bases.get((node_index, stream), 0)
+                    known = logs.get(stream)
+                    sizes[stream_key(stream)] = path.stat().st_size - ((known.base or 0) if known else 0)
+        for stream, log in logs.items():
+            if stream.kind not in OF_LOGS and log.end is not None:
+                sizes[stream_key(stream)] = log.size()
         return sizes
 
     def fresh_sizes(self, node_index: int) -> dict[str, int]:
         """Sizes of the streams that have grown since the last call."""
-        ends = self.ends.get(node_index, {})
-        fresh = self._fresh.pop(node_index, ())
-        return {stream_key(stream): ends[stream] - self._bases.get((node_index, stream), 0) for stream in fresh}
+        logs = self._logs[node_index]
+        return {stream_key(stream): logs[stream].size() for stream in self._fresh.pop(node_index, ())}
 
     def close(self) -> None:
         """Close all files."""
-        for log in self._open.values():
-            os.close(log.fd)
-        self._open.clear()
+        for log in list(self._open):
+            self._close(log)
+
+
+def _append(log: _Log, data: bytes, at: int) -> None:
+    log.end = at
+    written = os.pwrite(log.fd, data, at)
+    log.end += written
+    while written < len(data):
+        more = os.pwrite(log.fd, memoryview(data)[written:], log.end)
+        written += more
+        log.end += more
 
 
 def _open(path: str) -> int:
@@ -328,11 +324,6 @@ def _open(path: str) -> int:
     except FileNotFoundError:  # the first of its folder
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         return os.open(path, flags, 0o600)
-
-
-def _attempts(top: Path) -> list[int]:
-    numbers = [path.name.removeprefix("attempt_") for path in top.glob("attempt_*")]
-    return [int(number) for number in numbers if number.isdecimal()]
 
 
 def _stream_of(name: str, attempt: int) -> Stream | None:
