@@ -85,14 +85,29 @@ def check_verb(verb: str, words: list[str], capsys: pytest.CaptureFixture[str]) 
     return code
 
 
-def replace(name: str, data: bytes) -> Callable[[Path], None]:
+Damage = Callable[[Path], None]
+
+
+def each(make: Callable[[Path], object], *names: str) -> Damage:
+    """What stands at these places of a run (patterns, or names of what is not there yet) is made anew, or goes away."""
+
     def damage(run: Path) -> None:
-        (run / name).write_bytes(data)
+        for name in names:
+            for path in sorted(run.glob(name)) or [run / name]:
+                path.parent.mkdir(exist_ok=True)
+                if path.is_dir():
+                    shutil.rmtree(path)
+                path.unlink(missing_ok=True)
+                make(path)
 
     return damage
 
 
-def halve(name: str) -> Callable[[Path], None]:
+def replace(data: bytes, *names: str) -> Damage:
+    return each(lambda path: path.write_bytes(data), *names)
+
+
+def halve(name: str) -> Damage:
     def damage(run: Path) -> None:
         data = (run / name).read_bytes()
         (run / name).write_bytes(data[: len(data) // 2])
@@ -100,50 +115,8 @@ def halve(name: str) -> Callable[[Path], None]:
     return damage
 
 
-def remove(name: str) -> Callable[[Path], None]:
-    def damage(run: Path) -> None:
-        shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink()
-
-    return damage
-
-
-def become(name: str, make: Callable[[Path], None]) -> Callable[[Path], None]:
-    def damage(run: Path) -> None:
-        remove(name)(run)
-        make(run / name)
-
-    return damage
-
-
-def in_logs(make: Callable[[Path], None]) -> Callable[[Path], None]:
-    def damage(run: Path) -> None:
-        for path in run.glob("logs/*/rank_*.log"):
-            path.unlink()
-            make(path)
-
-    return damage
-
-
-def everywhere(data: bytes) -> Callable[[Path], None]:
-    def damage(run: Path) -> None:
-        for name in (*DOCUMENTS, "events.jsonl"):
-            (run / name).write_bytes(data + b"\n")
-
-    return damage
-
-
-def evidence(data: bytes, *names: str) -> Callable[[Path], None]:
-    def damage(run: Path) -> None:
-        (run / "evidence").mkdir(exist_ok=True)
-        for name in names or ("preflight.json",):
-            (run / "evidence" / name).write_bytes(data)
-
-    return damage
-
-
-def pipe_of_evidence(run: Path) -> None:
-    (run / "evidence").mkdir(exist_ok=True)
-    os.mkfifo(run / "evidence" / "preflight.json")
+def nothing(_path: Path) -> None:
+    """It stays away."""
 
 
 EVIDENCE = (
@@ -151,33 +124,31 @@ EVIDENCE = (
     b'{"schema": 1, "nodes": {"h1": {"shm": 5, "mem": "x"}}, "checks": ["shm", "memory", 7], "t": "x", "request": []}',
     b'{"schema": 1, "nodes": {"h1": {}}, "checks": {"shm": 1}, "unreachable": [5, {"message": "x"}], "covered": 5}',
 )
-HISTORIES = ("usage.jsonl",)
+WRITTEN = (*DOCUMENTS, "events.jsonl")
+CHECKS, USAGE, LOGS = "evidence/preflight.json", "evidence/usage.jsonl", "logs/*/rank_*.log"
 ROWS = (
     b'{"t": "x", "ranks": 5, "steps": {"0": []}, "node": 7, "usage": "x"}\n{"t": 1e400}\n',
     b'{"t": -1, "node": "h1", "usage": {"t": {}, "cores": -1, "load": []}, "lateness": {"x": 1}}\n' * 3,
 )
 BYTES = (b"", b"null", b"[]", b'"x"', b"{}", b"\xff\x00\xfe", b"[" * 100_000, b'{"nodes": %s}' % (b"9" * 5000))
-DAMAGES: dict[str, Callable[[Path], None]] = {
-    **{f"every document is {data[:12]!r}": everywhere(data) for data in BYTES},
-    **{f"{name} is cut": halve(name) for name in (*DOCUMENTS, "events.jsonl")},
-    **{f"{name} is a directory": become(name, Path.mkdir) for name in (*DOCUMENTS, "events.jsonl")},
-    **{f"{name} is a pipe": become(name, os.mkfifo) for name in (*DOCUMENTS, "events.jsonl")},
-    **{f"{name} is absent": remove(name) for name in (*DOCUMENTS, "events.jsonl", "logs", "outputs")},
-    "run.json is empty": replace("run.json", b""),
+DAMAGES: dict[str, Damage] = {
+    **{f"every document is {data[:12]!r}": replace(data + b"\n", *WRITTEN) for data in BYTES},
+    **{f"{name} is cut": halve(name) for name in WRITTEN},
+    **{f"{name} is a directory": each(Path.mkdir, name) for name in WRITTEN},
+    **{f"{name} is a pipe": each(os.mkfifo, name) for name in (*WRITTEN, CHECKS)},
+    **{f"{name} is absent": each(nothing, name) for name in (*WRITTEN, "logs", "outputs")},
+    "run.json is empty": replace(b"", "run.json"),
     "events.jsonl has no types": replace(
-        "events.jsonl", b'{"t": "x", "event": 5}\n{"event": []}\n{"event": "rank-exit"}\n'
+        b'{"t": "x", "event": 5}\n{"event": []}\n{"event": "rank-exit"}\n', "events.jsonl"
     ),
-    **{f"the saved checks are {data[:60]!r}": evidence(data) for data in (*BYTES, *EVIDENCE)},
-    "the saved checks are a pipe": pipe_of_evidence,
-    "metrics are nested": replace("outputs/rank_00_metrics.jsonl", b'{"kind":' + b"[" * 100_000 + b"\n"),
-    "logs is a file": become("logs", Path.touch),
-    "outputs is a file": become("outputs", Path.touch),
-    "logs are pipes": in_logs(os.mkfifo),
-    "logs are directories": in_logs(Path.mkdir),
-    "logs are links to nowhere": in_logs(lambda path: path.symlink_to("/nowhere")),
-}  # fmt: skip
-
-OF_HISTORIES = {f"histories are {data[:20]!r}": evidence(data, *HISTORIES) for data in (*BYTES, *ROWS)}
+    **{f"the saved checks are {data[:60]!r}": replace(data, CHECKS) for data in (*BYTES, *EVIDENCE)},
+    "metrics are nested": replace(b'{"kind":' + b"[" * 100_000 + b"\n", "outputs/rank_00_metrics.jsonl"),
+    **{f"{name} is a file": each(Path.touch, name) for name in ("logs", "outputs")},
+    "logs are pipes": each(os.mkfifo, LOGS),
+    "logs are directories": each(Path.mkdir, LOGS),
+    "logs are links to nowhere": each(lambda path: path.symlink_to("/nowhere"), LOGS),
+}
+OF_HISTORIES = {f"histories are {data[:20]!r}": replace(data, USAGE) for data in (*BYTES, *ROWS)}
 
 
 @pytest.mark.parametrize("what", [*DAMAGES, *OF_HISTORIES])
@@ -208,7 +179,7 @@ def test_a_run_whose_events_say_that_it_ended_is_over_without_its_result(
 
 
 def test_agents_of_a_run_without_a_plan_are_not_looked_for(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    everywhere(b"{}")(run)
+    replace(b"{}\n", *WRITTEN)(run)
     assert main.run_verb("stop", [run.name]) == 2
     assert "run.json is damaged: it has no nodes, spec, uid and workdir" in capsys.readouterr().err
 

@@ -47,12 +47,8 @@ def test_an_event_is_written_as_a_record(package: str) -> None:
 
 
 def test_a_line_has_the_time_of_its_event_where_the_event_has_one() -> None:
-    assert write_line(Stamped("", 5.0, None, RunStart("r", "u"))) == {
-        "t": 5.0,
-        "event": "run-start",
-        "run": "r",
-        "uid": "u",
-    }
+    started = write_line(Stamped("", 5.0, None, RunStart("r", "u")))
+    assert started == {"t": 5.0, "event": "run-start", "run": "r", "uid": "u"}
     initialised = write_line(Stamped("h1", 4.5, 1, RankInitialised(3)))
     assert initialised == {"t": 4.5, "event": "rank-initialised", "attempt": 1, "node": "h1", "rank": 3}
 
@@ -67,10 +63,8 @@ def test_an_exit_has_its_code_or_its_signal_and_not_its_error_file() -> None:
 def test_what_holds_a_record_of_its_own_has_its_fields_in_the_line() -> None:
     finding = Finding("oom", "fail", "m", where=Where(node="h1"))
     assert write_line(Stamped("", 1.0, None, finding)) == {"t": 1.0, "event": "finding", **encode(finding)}
-    assert (
-        write_line(Stamped("", 1.0, 0, RetryDecided("again", Verdict(finding, "oom", 0.9))))["verdict"]["cause"]
-        == "oom"
-    )
+    retry = write_line(Stamped("", 1.0, 0, RetryDecided("again", Verdict(finding, "oom", 0.9))))
+    assert retry["verdict"]["cause"] == "oom"
     left = write_line(Stamped("h1", 1.0, 0, EndedMessage(left=(RemainingProcess(5, "D", "cp"),))))["left"]
     assert left == [{"pid": 5, "state": "D", "command": "cp"}]
 

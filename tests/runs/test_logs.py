@@ -243,22 +243,6 @@ def test_a_full_disk_is_told_and_what_fits_is_kept(tmp_path):
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_since_is_exact_to_the_second(run, monkeypatch):
-    clock = [NOW]
-    monkeypatch.setattr("allranks.runs.logs.time.time", lambda: clock[0])
-    writer = LogWriter(run)
-    stream = Stream(RANK_LOG, 0, 0)
-    for index in range(5):
-        clock[0] = NOW + 10 * index
-        assert writer.write(0, "h1", stream, 7 * index, b"line %d\n" % index)
-    reader = LogReader(run)
-    reader.skip_to_time(NOW + 20)
-    assert [data for _, _, data in reader.fresh()] == [b"line 2\nline 3\nline 4\n"]
-    assert list(reader.fresh()) == []
-    reader.skip_to_time(NOW + 1000)
-    assert list(reader.fresh()) == []
-
-
 def test_reader_filters_and_names_nodes_as_the_user_did(run):
     writer = LogWriter(run)
     for index, node in enumerate(("h1", "fe80::1%eth0")):

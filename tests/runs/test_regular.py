@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from allranks.cli.report import _write
+from allranks.findings import Verdict
+from allranks.report.record import Record
+from allranks.report.redact import Redactor
 from allranks.runs.logdiagnosis import scan
 from allranks.runs.regular import append, open_dense, replacing
 
@@ -52,6 +56,19 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     with replacing(link) as stream:
         stream.write(b"two\n")
     assert target.read_bytes() == b"" and link.read_bytes() == b"two\n" and not link.is_symlink()
+
+
+def test_a_page_follows_no_planted_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    page = tmp_path / "shared" / "r.html"
+    page.parent.mkdir()
+    (page.parent / ".r.html.part").symlink_to(victim)
+    (page.parent / f".r.html.{os.getpid()}.part").symlink_to(victim)
+    _write(Record("run", "runs/run", "failed", Verdict()), page, Redactor())
+    assert victim.read_text() == "mine"
+    assert page.read_text().startswith("<!")
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
 
 
 def test_a_hole_of_terabytes_is_not_read(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
-from pathlib import Path
 
 from allranks.protocol.jsontext import Json
 
@@ -19,15 +19,8 @@ def read_rows(run: RunDirectory) -> dict[str, list[Row]]:
     """Read rows by kind, rank 0's first; lines that are not rows are left out."""
     rows: dict[str, list[Row]] = {}
     for path in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl")):
-        for row in _rows(path):
-            rows.setdefault(str(row["kind"]), []).append(row)
+        with contextlib.suppress(OSError), open_regular(path) as file:
+            for row in read_objects(file.read(LIMIT), LIMIT):
+                if row.get("kind") in KINDS:
+                    rows.setdefault(str(row["kind"]), []).append(row)
     return rows
-
-
-def _rows(path: Path) -> list[Row]:
-    try:
-        with open_regular(path) as file:
-            data = file.read(LIMIT)
-    except OSError:
-        return []
-    return [row for row in read_objects(data, LIMIT) if row.get("kind") in KINDS]
