@@ -6,7 +6,6 @@ A fault that does nothing fails the test that is about it: a link that is not do
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -96,26 +95,6 @@ def test_power_off_is_sudden_and_complete(bed2: Bed) -> None:
         one.run("true")
     one.power_on()
     assert bed2.ssh("h1", "hostname").stdout == "h1\n"
-
-
-def test_signals_and_processes(bed2: Bed) -> None:
-    one, two = bed2.hosts
-    one.popen(["env", "ALLRANKS_UID=u1", "sleep", "600"])
-    (found,) = wait_until(lambda: one.pids("u1"), what="the process")
-    wait_until(lambda: one.pids("u1")[0].command == "sleep 600", what="exec")
-    assert found.inner != found.pid and two.pids("u1") == []
-    one.stop(found)
-    wait_until(lambda: one.pids("u1")[0].state == "T", what="stopped")
-    one.cont(found)
-    wait_until(lambda: one.pids("u1")[0].state == "S", what="going on")
-    with pytest.raises(BedError, match="is not on h2"):
-        two.kill(found)
-    one.kill(found, signal.SIGTERM)
-    wait_until(lambda: one.pids("u1") == [], what="gone")
-    one.popen(["sleep", "600"])
-    wait_until(one.pids, what="a process")
-    one.kill_all()
-    assert one.pids() == [] and bed2.ssh("h1", "true").returncode == 0
 
 
 def test_two_beds_and_nothing_left(make_bed: MakeBed, bed2: Bed) -> None:

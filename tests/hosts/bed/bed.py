@@ -15,7 +15,6 @@ from types import TracebackType
 from tests.hosts.bed import network
 from tests.hosts.bed.commands import BedError, call
 from tests.hosts.bed.host import HostOptions
-from tests.hosts.bed.linkfaults import LinkFaults
 from tests.hosts.bed.netfaults import NetworkFaults
 from tests.hosts.bed.sysfaults import SystemFaults
 from tests.hosts.waiting import BOUND
@@ -53,7 +52,7 @@ def missing() -> str | None:
     return None
 
 
-class Host(NetworkFaults, LinkFaults, SystemFaults):
+class Host(NetworkFaults, SystemFaults):
     """A host with all fault verbs."""
 
     def clear_faults(self) -> None:

@@ -258,12 +258,10 @@ class HostBase:
         check: bool = True,
         timeout: float = BOUND,
         stdin: str = "",
-        env: Mapping[str, str] | None = None,
-        user: tuple[int, int] = (0, 0),
-        cwd: str = "/",
+        **where: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """Run inside the host and wait; past `timeout` it is killed with its group."""
-        process = self.popen(cmd, env=env, user=user, cwd=cwd)
+        """Run inside the host and wait; past `timeout` it is killed with its group. `where` is as `popen` has it."""
+        process = self.popen(cmd, **where)
         try:
             out, err = process.communicate(stdin, timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -276,11 +274,8 @@ class HostBase:
 
     # Processes
 
-    def pids(self, run_uid: str | None = None, *, system: bool = False) -> list[Process]:
-        """Processes of the host (with `run_uid`: those of that allranks run), zombies too.
-
-        `system`: also its init and the listening sshd.
-        """
+    def pids(self, *, system: bool = False) -> list[Process]:
+        """Processes of the host, zombies too. `system`: also its init and the listening sshd."""
         init = self.init
         if init is None:
             return []
@@ -291,8 +286,6 @@ class HostBase:
         found = [p for p in found if p.state != "Z" or p.ppid in inside]
         if not system:
             found = [p for p in found if p.inner != 1 and not self._is_listener(p, init)]
-        if run_uid is not None:
-            found = [p for p in found if p.environ.get("ALLRANKS_UID") == run_uid]
         return found
 
     @staticmethod

@@ -14,13 +14,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.hosts.bed.commands import BedError, Unavailable, batch, call, in_netns
+from tests.hosts.bed.commands import Unavailable, batch, call, in_netns
 from tests.hosts.bed.host import HostBase, network_fault
 from tests.hosts.waiting import wait_until
 from tests.processes import command_of
 
 RELAY = Path(__file__).with_name("relay.py")
 TABLE = "table inet faults { chain input { type filter hook input priority 0; }; }\n"
+LIMIT = 1 << 18  # bytes that wait on a slow path
 RULE = 'add rule inet faults input iifname != "lo"'
 WIRE = (
     "table netdev wire {\n"
@@ -109,16 +110,24 @@ class NetworkFaults(HostBase):
             call("tc", "qdisc", "add", "dev", self.outer, *_bucket(speed))
 
     @network_fault
-    def mtu(self, size: int) -> None:
-        """The host believes in this MTU. Above 1500: the bridge loses larger frames without a word.
-
-        Segmentation offload goes to one packet, else large frames would pass as something the card splits.
-        """
-        in_netns(self.netns, "ip", "link", "set", "eth0", "mtu", str(size), "gso_max_segs", "1")
+    def rate_to(self, peer: HostBase, speed: str) -> None:
+        """A slow path between this host and `peer`, both ways: "50mbit"; all else is as fast as ever."""
+        peer.note_network_fault()
+        for one, other in ((self, peer), (peer, self)):
+            lines = (
+                "qdisc replace dev eth0 root handle 1: htb r2q 1",
+                f"class replace dev eth0 parent 1: classid 1:20 htb rate {speed} burst 32kb cburst 32kb quantum 1514",
+                f"qdisc replace dev eth0 parent 1:20 bfifo limit {LIMIT}",
+                f"filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst {other.address}/32 flowid 1:20",
+            )
+            in_netns(one.netns, "tc", "-batch", "-", stdin="\n".join(lines) + "\n")
 
     @network_fault
     def path_mtu(self, size: int) -> None:
-        """The switch port carries less than the host believes: large frames vanish both ways."""
+        """The switch port carries less than the host believes: large frames vanish both ways.
+
+        Segmentation offload goes to one packet, else large frames would pass as something the card splits.
+        """
         in_netns(self.netns, "ip", "link", "set", "eth0", "gso_max_segs", "1")
         call("ip", "link", "set", self.outer, "mtu", str(size))
 
@@ -136,33 +145,58 @@ class NetworkFaults(HostBase):
         self._make_void()
         batch(f"link set {self.port} netns {self.slot.void}")
         batch(f"link set {self.port} up", netns=self.slot.void)
-        with open(self.dir / "relay.log", "ab") as log:
+        self._begin_relay("relay", ms, f"tap::{tap}", f"port:{self.slot.void}:{self.port}")
+        wait_until(Path(f"/sys/class/net/{tap}").exists, what=f"the relay's {tap} (see {self.dir}/relay.log)")
+        batch(f"link set {tap} mtu 1500 master {self.slot.bridge} up")
+
+    @network_fault
+    def delay_to(self, peer: HostBase, ms: float) -> None:
+        """Frames between this host and `peer` take `ms` longer, each way: they go by a wire of their own."""
+        if not os.path.exists("/dev/net/tun"):
+            raise Unavailable("delay_to needs /dev/net/tun (a TAP device), and this machine has none")
+        peer.note_network_fault()
+        self.undelay_link()
+        ways = ((self, f"w{self.index}-{peer.index}", peer), (peer, f"w{peer.index}-{self.index}", self))
+        self._begin_relay("wire", ms, *(f"tap:{one.netns}:{end}" for one, end, _ in ways))
+        for one, end, other in ways:
+            wait_until(lambda one=one, end=end: _has(one, end), what=f"the wire {end} (see {self.dir}/wire.log)")
+            in_netns(one.netns, "sysctl", "-qw", f"net.ipv6.conf.{end}.disable_ipv6=1", check=False)
+            batch(f"link set {end} mtu 1500 up", netns=one.netns)
+            batch(f"route replace {other.address}/32 dev {end} src {one.address}", netns=one.netns)
+
+    def _begin_relay(self, name: str, ms: float, *ends: str) -> None:
+        """Hold frames back between two ends, until `_end_relay`."""
+        with open(self.dir / f"{name}.log", "ab") as log:
             relay = subprocess.Popen(
-                [sys.executable, str(RELAY), tap, self.slot.void, self.port, str(ms)],
+                [sys.executable, str(RELAY), str(ms), *ends],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        (self.dir / "relay.pid").write_text(str(relay.pid))
+        (self.dir / f"{name}.pid").write_text(str(relay.pid))
 
-        def ready() -> bool:
-            if relay.poll() is not None:
-                raise BedError(f"relay: {(self.dir / 'relay.log').read_text()}")
-            return Path(f"/sys/class/net/{tap}").exists()
-
-        wait_until(ready, what=f"the relay's {tap}")
-        batch(f"link set {tap} mtu 1500 master {self.slot.bridge} up")
-
-    def _undelay(self) -> None:
-        file = self.dir / "relay.pid"
+    def _end_relay(self, name: str) -> bool:
+        """Tell whether there was one."""
+        file = self.dir / f"{name}.pid"
         if not file.exists():
-            return
+            return False
         pid = int(file.read_text())
         file.unlink()
         if str(RELAY).encode() in _cmdline(pid):
             os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: not _cmdline(pid), what="the relay gone")
+            wait_until(lambda: not _cmdline(pid), what=f"the {name} gone")
+        return True
+
+    def undelay_link(self) -> None:
+        """Ends the wire that this host began; its ends and the routes over them go with it."""
+        if self._end_relay("wire"):
+            mine = f"w{self.index}-"
+            wait_until(lambda: not any(str(n["ifname"]).startswith(mine) for n in self.links()), what="its end gone")
+
+    def _undelay(self) -> None:
+        if not self._end_relay("relay"):
+            return
         wait_until(lambda: self.outer == self.port, what="the relay's TAP gone")
         if self.is_on:
             batch(f"link set {self.port} netns {os.getpid()}", netns=self.slot.void)
@@ -223,6 +257,10 @@ def _addresses(peer: HostBase | str) -> list[tuple[str, str]]:
     if isinstance(peer, HostBase):
         return [("ip", peer.address), ("ip6", peer.address6)]
     return [("ip6" if ":" in peer else "ip", peer)]
+
+
+def _has(host: HostBase, interface: str) -> bool:
+    return bool(in_netns(host.netns, "ip", "-br", "link", "show", interface, check=False).strip())
 
 
 def _bucket(speed: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Holds every frame back for a while: `relay.py TAP NETNS PORT MS`. (`tc netem` is not in every kernel.)
+"""Holds every frame back for a while between two ends: `relay.py MS END END`. (`tc netem` is not in every kernel.)
 
-One end is a TAP in the machine's namespace, the other a packet socket on PORT in NETNS. Frames keep their
-virtio header, so offloaded checksums and segments pass as they are.
+An end is `tap:NETNS:NAME`, a TAP that lives as long as this, or `port:NETNS:NAME`, a packet socket on an interface.
+Without NETNS it is in the machine's namespace. Frames keep their virtio header: offloaded checksums and segments pass.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 
 TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
@@ -33,11 +32,16 @@ def open_tap(name: str) -> int:
     return tap
 
 
-def open_port(netns: str, port: str) -> int:
+def open_end(kind: str, netns: str, name: str) -> int:
     """The process then stays in `netns`: who clears that namespace ends the relay too."""
-    with open(f"/run/netns/{netns}") as handle:
-        if ctypes.CDLL(None, use_errno=True).setns(handle.fileno(), CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), f"setns {netns}")
+    if netns:
+        with open(f"/run/netns/{netns}") as handle:
+            if ctypes.CDLL(None, use_errno=True).setns(handle.fileno(), CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), f"setns {netns}")
+    return open_tap(name) if kind == "tap" else open_port(name)
+
+
+def open_port(port: str) -> int:
     end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     end.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     end.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
@@ -69,22 +73,22 @@ def hand_on(target: int, held: Held) -> None:
             continue
 
 
-def relay(tap: int, port: int, delay: float, clock: Callable[[], float] = time.monotonic) -> None:
-    outward: Held = deque()
-    inward: Held = deque()
+def relay(one: int, other: int, delay: float) -> None:
+    ways: tuple[tuple[int, int, Held], ...] = ((one, other, deque()), (other, one, deque()))
     poll = select.poll()
-    poll.register(tap, select.POLLIN)
-    poll.register(port, select.POLLIN)
+    poll.register(one, select.POLLIN)
+    poll.register(other, select.POLLIN)
     while True:
-        due = min((held[0][0] for held in (outward, inward) if held), default=clock() + 1.0)
-        poll.poll(max(0.0, due - clock()) * 1000)
-        take(port, outward, delay)
-        take(tap, inward, delay)
-        hand_on(tap, outward)
-        hand_on(port, inward)
+        now = time.monotonic()
+        due = min((held[0][0] for _, _, held in ways if held), default=now + 1.0)
+        poll.poll(max(0.0, due - now) * 1000)
+        for source, _, held in ways:
+            take(source, held, delay)
+        for _, target, held in ways:
+            hand_on(target, held)
 
 
 if __name__ == "__main__":
-    name, netns, port, ms = sys.argv[1:]
-    tap = open_tap(name)
-    relay(tap, open_port(netns, port), float(ms) / 1000)
+    ms, *ends = sys.argv[1:]
+    one, other = (open_end(*end.split(":")) for end in ends)
+    relay(one, other, float(ms) / 1000)

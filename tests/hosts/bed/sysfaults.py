@@ -15,7 +15,6 @@ from tests.hosts.bed.commands import BedError, Unavailable
 from tests.hosts.bed.host import SYSTEM_PATH, HostBase, Process
 
 MARK = "bed-fault"  # the source of every mount we make: so they are known from /proc/PID/mounts
-FILLER = ".bed-filler"
 PYENV = Path("/root/.pyenv/versions")
 LOGIN_FILES = (".bashrc", ".profile", ".tcshrc", ".config/fish/config.fish", ".ssh/environment")
 
@@ -120,11 +119,7 @@ class SystemFaults(HostBase):
         """Not one more byte fits: fills the small disk at `path`, after making it if there is none."""
         if str(path) not in self._mounts():
             self.small_tmpfs(path)
-        self.run(f"cat /dev/zero > {shlex.quote(str(path))}/{FILLER}", check=False)
-
-    def free_disk(self, path: str | Path) -> None:
-        """Undo `full_disk`, leaving what else is on that disk."""
-        self.run(["rm", "-f", f"{path}/{FILLER}"])
+        self.run(f"cat /dev/zero > {shlex.quote(str(path))}/.bed-filler", check=False)
 
     def _mounts(self) -> list[str]:
         """Ours on this host, the oldest first."""
