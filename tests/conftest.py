@@ -48,13 +48,18 @@ MARKS |= dict.fromkeys(("examples", "local", "sky"), "processes")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start hosts or processes, and put files into the order in which xdist hands them out."""
+    """Mark the tests that start hosts or processes, and put files into the order in which xdist hands them out.
+
+    Those of torch are skipped where it is not installed.
+    """
     names = {path: path.relative_to(HERE).as_posix() for path in {item.path for item in items}}
     order = {path: place_in_order(name) for path, name in names.items()}
     for item in items:
         mark = MARKS.get(names[item.path].partition("/")[0])
         if mark:
             item.add_marker(mark)
+        if item.get_closest_marker("torch") and find_spec("torch") is None:
+            item.add_marker(pytest.mark.skip("torch is not installed"))
     items.sort(key=lambda item: order[item.path])
 
 

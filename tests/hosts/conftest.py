@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from tests.hosts.bed import Bed, missing
+from tests.hosts.launching import Launch
 
 MakeBed = Callable[..., Bed]
 
@@ -33,6 +35,14 @@ def bed4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 def bed2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     """Two hosts for all tests of a worker; healed after each."""
     yield from _shared_bed(2, tmp_path_factory)
+
+
+@pytest.fixture
+def launch(bed2: Bed, tmp_path: Path) -> Iterator[Launch]:
+    """On two hosts; a file with tests on other hosts has its own."""
+    launch = Launch(bed2, tmp_path)
+    yield launch
+    launch.forget()
 
 
 @pytest.fixture

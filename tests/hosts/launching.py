@@ -122,10 +122,14 @@ class Launch:
         wait_until(lambda: len(list(self.work.glob("up-*"))) >= ranks, BOUND, f"{ranks} programs up")
         return self
 
+    def wait(self, bound: float = BOUND) -> int:
+        """Waits for the end of the launcher and gives its exit code."""
+        assert self.process is not None
+        return self.process.wait(bound)
+
     def result(self, bound: float = BOUND) -> dict[str, Any]:
         """Waits for the end and gives the JSON document."""
-        assert self.process is not None
-        code = self.process.wait(bound)
+        code = self.wait(bound)
         document: dict[str, Any] = json.loads(self.stdout)
         assert document["exit"] == code
         faults = directory_faults(self.run_dir)
@@ -136,6 +140,18 @@ class Launch:
         assert strays == [], (strays, self.events())
         if document["verdict"] is not None and "collectives" not in document:  # what tests said is kept as it is
             self._judge_again(document["verdict"])
+        return document
+
+    def over(self, bound: float = BOUND) -> dict[str, Any]:
+        """Waits for the end, at which no process of the run is alive, and gives the JSON document."""
+        document = self.result(bound)
+        assert self.alive() == []
+        return document
+
+    def done(self, bound: float = BOUND) -> dict[str, Any]:
+        """As `over`, of a run that has ended well."""
+        document = self.over(bound)
+        assert (document["exit"], document["verdict"]) == (0, None), (document, self.stderr[-2000:])
         return document
 
     def _judge_again(self, verdict: dict[str, Any]) -> None:
@@ -151,8 +167,7 @@ class Launch:
 
     def end(self) -> dict[str, Any]:
         """Waits for the end of a run in words or in JSON, and gives result.json."""
-        assert self.process is not None
-        code = self.process.wait(BOUND)
+        code = self.wait()
         document: dict[str, Any] = json.loads((self.run_dir / "result.json").read_text())
         assert document["exit"] == code
         return document
@@ -162,6 +177,11 @@ class Launch:
         folder = self.run_dir / "logs" / (f"attempt_{attempt}" if attempt else "")
         (path,) = folder.glob(f"node_*/rank_{rank:03d}.log")
         return path.read_text()
+
+    def forget(self) -> None:
+        """Removes what its runs have left in node directories."""
+        for path in self.runs.glob("*/run.json"):
+            shutil.rmtree(Path("/tmp/allranks-0") / json.loads(path.read_text())["uid"], ignore_errors=True)
 
     # -- processes ---------------------------------------------------------------------------------
 
@@ -191,7 +211,7 @@ class Launch:
         """SIGKILL to allranks itself."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(BOUND)
+        self.wait()
 
     def rank_pid(self, rank: int) -> int:
         """The machine pid of a rank's program, by its command's RANK.

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.hosts.bed import Bed
 from tests.hosts.launching import Launch
 from tests.hosts.test_faults_start import nothing_left
 
@@ -18,7 +17,7 @@ Verdict = dict[str, Any]
 
 
 def explained(
-    bed: Bed, launch: Launch, cause: str, culprit: tuple[str | None, int | None], *says: str,
+    launch: Launch, cause: str, culprit: tuple[str | None, int | None], *says: str,
     victims: Sequence[int] | None = None, code: int = 1, clean: bool = True,
 ) -> Verdict:  # fmt: skip
     """The one verdict: its cause, the culprit (node, rank), who is not blamed, the exit code.
@@ -38,6 +37,6 @@ def explained(
     assert verdict["remedy"] and len(verdict["evidence"]) <= 3
     assert result["exit"] == code, verdict
     if clean:
-        nothing_left(bed, launch)
+        nothing_left(launch.bed, launch)
     print(f"PROVOKED {cause} | {verdict['message']} | {result['timing']['total']:.1f}")
     return verdict

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,34 +37,52 @@ def place(bed2: Bed) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+def here(words: list[str]) -> None:
+    """Run on this machine, as `Host.run` does on a host."""
+    subprocess.run(words, check=True)
+
+
 @contextmanager
-def small_disk(path: Path, size: str) -> Iterator[None]:
-    """A disk of this machine, where the run directories go."""
+def mounted(path: Path, *words: str, run: Callable[[list[str]], object] = here) -> Iterator[None]:
     path.mkdir()
-    mount("-t", "tmpfs", "-o", f"size={size}", "bed-runs", str(path))
+    run(["mount", *words, str(path)])
     try:
         yield
     finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
+        run(["umount", "-l", str(path)])
 
 
 @contextmanager
-def ext4_disk(place: Path) -> Iterator[Path]:
-    """The image of a disk that can be frozen (fsfreeze): who writes to it then waits, as for a server that is away."""
-    image = place / "disk.img"
+def small_disk(path: Path, size: str) -> Iterator[None]:
+    """A disk of this machine, where the run directories go."""
+    with mounted(path, "-t", "tmpfs", "-o", f"size={size}", "bed-runs"):
+        yield
+
+
+@contextmanager
+def ext4_disk(path: Path, run: Callable[[list[str]], object] = here) -> Iterator[None]:
+    """A disk that can be frozen."""
+    image = path.with_name("disk.img")
     with image.open("wb") as file:
         file.truncate(64 << 20)
-    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
-    yield image
+    here(["mkfs.ext4", "-q", str(image)])
+    with mounted(path, "-o", "loop,noatime", str(image), run=run):
+        yield
     image.unlink()
 
 
-def mount(*words: str) -> None:
-    subprocess.run(["mount", *words], check=True)
+@contextmanager
+def frozen(path: Path, run: Callable[[list[str]], object] = here) -> Iterator[None]:
+    """Who writes to the disk waits meanwhile, as for a server that is away."""
+    run(["fsfreeze", "-f", str(path)])
+    try:
+        yield
+    finally:
+        run(["fsfreeze", "-u", str(path)])
 
 
-def is_full(path: Path) -> bool:
-    return os.statvfs(path).f_bavail == 0
+def no_agent_is_left(bed: Bed) -> None:
+    wait_until(lambda: not any(h.pids() for h in bed.hosts), BOUND, "no agent after the lease")
 
 
 def written(launch: Launch, rank: int) -> int:
@@ -79,9 +97,7 @@ def test_a_disk_that_fills_up_under_the_run_directory(bed2: Bed, tmp_path: Path)
     launch = Launch(bed2, tmp_path)
     with small_disk(launch.runs, "512k"):
         launch.start(program("printer.py", "20000", "100"), "--lease", "3s")
-        result = launch.result()
-        assert (result["exit"], result["verdict"]) == (0, None)
-        assert launch.alive() == []
+        result = launch.done()
         assert written(launch, 1) == 20000 * LINE
         (full,) = [f for f in result["findings"] if f["id"] == "disk-full"]
         assert (full["status"], str(launch.runs) in full["message"]) == ("warn", True)
@@ -91,7 +107,7 @@ def test_a_disk_that_fills_up_under_the_run_directory(bed2: Bed, tmp_path: Path)
         directory = Path(rest["node_dir"])
         kept = sum(p.stat().st_size for p in (directory / "spool").iterdir() if "rank_1" in p.name)
         assert kept >= written(launch, 1) - arrived
-        wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no agent after the lease")
+        no_agent_is_left(bed2)
         assert directory.is_dir()
         shutil.rmtree(directory.parent)
 
@@ -100,13 +116,13 @@ def test_a_person_is_told_of_a_full_disk_once(bed2: Bed, tmp_path: Path) -> None
     launch = Launch(bed2, tmp_path)
     with small_disk(launch.runs, "256k"):
         launch.start(program("printer.py", "20000", "100"), "--lease", "2s", json_=False)
-        assert launch.process is not None and launch.process.wait(BOUND) == 0
+        assert launch.wait() == 0
         assert launch.stdout.count(f"{launch.runs}")
         assert launch.stdout.count(" cannot be written: No space left on device. Output") == 1
         assert "h2's logs end early" in launch.stdout
         numbers = [int(line.split()[-1]) for line in launch.stdout.splitlines() if line.startswith("[h2 1] 1 0")]
         assert numbers == sorted(set(numbers))  # what was sent again is not shown again
-        wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no agent after the lease")
+        no_agent_is_left(bed2)
         (left,) = {line.split()[-1] for line in launch.stdout.splitlines() if "logs end early" in line and "h2" in line}
         shutil.rmtree(Path(left).parent)
 
@@ -138,8 +154,8 @@ def test_a_disk_that_has_room_again(bed2: Bed, tmp_path: Path) -> None:
     with small_disk(launch.runs, "512k"):
         launch.start(program("printer.py", "20000", "100", "wait"))
         wait_until((launch.work / "written-1").exists, BOUND, "all printed")
-        wait_until(lambda: is_full(launch.runs), BOUND, "the disk full")
-        mount("-o", "remount,size=16m", str(launch.runs))
+        wait_until(lambda: os.statvfs(launch.runs).f_bavail == 0, BOUND, "the disk full")
+        here(["mount", "-o", "remount,size=16m", str(launch.runs)])
         wait_until(lambda: len(launch.log(1)) == written(launch, 1), BOUND, "all fetched")
         (launch.work / "go").touch()
         result = done(bed2, launch)
@@ -153,11 +169,9 @@ def test_a_full_disk_under_the_run_directory_at_the_start(bed2: Bed, tmp_path: P
     with small_disk(launch.runs, "16k"):
         (launch.runs / "filler").write_bytes(bytes(16 << 10))
         launch.start(program("printer.py", "100", "100"), "--lease", "2s")
-        result = launch.result()
-        assert (result["exit"], result["verdict"]) == (0, None)
+        result = launch.done()
         assert set(result["unfetched"]) == {"h1", "h2"}
-        assert launch.alive() == []
-        wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no agent after the lease")
+        no_agent_is_left(bed2)
         for rest in result["unfetched"].values():
             shutil.rmtree(rest["node_dir"])
         Path(rest["node_dir"]).parent.rmdir()
@@ -175,55 +189,35 @@ def test_a_runs_directory_that_cannot_be_made(bed2: Bed, tmp_path: Path) -> None
 def test_a_disk_that_stalls_under_the_run_directory(bed2: Bed, tmp_path: Path, lease: int) -> None:
     """For longer than the lease: no rank ends for it, no line is lost, and the wait is said."""
     launch = Launch(bed2, tmp_path)
-    launch.runs.mkdir()
-    with ext4_disk(tmp_path) as image:
-        mount("-o", "loop,noatime", str(image), str(launch.runs))
-        try:
-            launch.start(program("v_lines.py", "0.002"), "--lease", f"{lease}s").until_running(2)
-            subprocess.run(["fsfreeze", "-f", str(launch.runs)], check=True)
-            try:
-                began = [taken(str(launch.work), rank) for rank in range(2)]
-                time.sleep(2.5 * lease)
-                assert [taken(str(launch.work), rank) for rank in range(2)] > began
-            finally:
-                subprocess.run(["fsfreeze", "-u", str(launch.runs)], check=True)
-            (paused,) = launch.until("launcher-paused")
-            (launch.work / "done").touch()
-            result = launch.result()
-            assert (result["exit"], result["verdict"]) == (0, None)
-            assert paused["waited"].startswith("runs/"), paused
-            assert paused["seconds"] == pytest.approx(2.5 * lease, abs=2.0)
-            for rank in range(2):
-                log = launch.log(rank).encode()
-                assert complete(log, rank, taken(str(launch.work), rank)) > 0
-        finally:
-            subprocess.run(["umount", "-l", str(launch.runs)], check=True)
+    with ext4_disk(launch.runs):
+        launch.start(program("v_lines.py", "0.002"), "--lease", f"{lease}s").until_running(2)
+        with frozen(launch.runs):
+            began = [taken(str(launch.work), rank) for rank in range(2)]
+            time.sleep(2.5 * lease)
+            assert [taken(str(launch.work), rank) for rank in range(2)] > began
+        (paused,) = launch.until("launcher-paused")
+        (launch.work / "done").touch()
+        launch.done()
+        assert paused["waited"].startswith("runs/"), paused
+        assert paused["seconds"] == pytest.approx(2.5 * lease, abs=2.0)
+        for rank in range(2):
+            assert complete(launch.log(rank).encode(), rank, taken(str(launch.work), rank)) > 0
 
 
 def test_ctrl_c_while_the_disk_of_the_run_directory_stalls(bed2: Bed, tmp_path: Path) -> None:
     """Ranks end at once, and the command says what it waits for. It ends in order when the disk answers again."""
     launch = Launch(bed2, tmp_path)
-    launch.runs.mkdir()
-    with ext4_disk(tmp_path) as image:
-        mount("-o", "loop,noatime", str(image), str(launch.runs))
-        try:
-            launch.start(program("v_lines.py", "0.002"), "--lease", "4s", "--stop-grace", "2s").until_running(2)
-            subprocess.run(["fsfreeze", "-f", str(launch.runs)], check=True)
-            try:
-                time.sleep(2.0)
-                assert launch.process is not None
-                launch.process.send_signal(signal.SIGINT)
-                clients = 2  # of ssh, which this machine runs in the same directory
-                wait_until(lambda: len(launch.alive()) <= clients, 10.0, "no rank")
-                assert launch.process.poll() is None
-                wait_until(lambda: "ranks are asked to end" in launch.stderr, BOUND, "what it waits for")
-            finally:
-                subprocess.run(["fsfreeze", "-u", str(launch.runs)], check=True)
-            result = launch.result()
-            assert (result["exit"], result["verdict"]) == (130, None)
-            assert launch.alive() == []
-        finally:
-            subprocess.run(["umount", "-l", str(launch.runs)], check=True)
+    with ext4_disk(launch.runs):
+        launch.start(program("v_lines.py", "0.002"), "--lease", "4s", "--stop-grace", "2s").until_running(2)
+        with frozen(launch.runs):
+            time.sleep(2.0)
+            launch.signal(signal.SIGINT)
+            clients = 2  # of ssh, which this machine runs in the same directory
+            wait_until(lambda: len(launch.alive()) <= clients, 10.0, "no rank")
+            assert launch.process is not None and launch.process.poll() is None
+            wait_until(lambda: "ranks are asked to end" in launch.stderr, BOUND, "what it waits for")
+        result = launch.over()
+        assert (result["exit"], result["verdict"]) == (130, None)
 
 
 # -- the node directory's --------------------------------------------------------------------------
@@ -253,25 +247,17 @@ def test_a_node_disk_that_stalls(bed2: Bed, place: Path) -> None:
     """Its agent waits for it, and cannot end the ranks: its supervisor does, once no word of it has come for long."""
     h2 = bed2.host("h2")
     node_dir = place / "n"
-    node_dir.mkdir()
     launch = Launch(bed2, place)
-    with ext4_disk(place) as image:
-        h2.run(["mount", "-o", "loop,noatime", str(image), str(node_dir)])
-        try:
-            options = ("--lease", "4s", "--grace", "1s", "--node-dir", str(node_dir))
-            launch.start(program("v_lines.py", "0.002"), *options).until_running(2)
-            pid = launch.rank_pid(1)
-            h2.run(["fsfreeze", "-f", str(node_dir)])
-            try:
-                wait_until(lambda: pid not in launch.alive(), BOUND, "no rank while the disk stalls")
-                result = launch.result()
-            finally:
-                h2.run(["fsfreeze", "-u", str(node_dir)])
-            assert (result["exit"], result["verdict"]["where"]["node"]) == (4, "h2"), result["verdict"]
-            assert launch.alive() == []
-            wait_until(lambda: not any(h.pids() for h in bed2.hosts), BOUND, "no agent after the lease")
-        finally:
-            h2.run(["umount", "-l", str(node_dir)])
+    with ext4_disk(node_dir, h2.run):
+        options = ("--lease", "4s", "--grace", "1s", "--node-dir", str(node_dir))
+        launch.start(program("v_lines.py", "0.002"), *options).until_running(2)
+        pid = launch.rank_pid(1)
+        with frozen(node_dir, h2.run):
+            wait_until(lambda: pid not in launch.alive(), BOUND, "no rank while the disk stalls")
+            result = launch.result()
+        assert (result["exit"], result["verdict"]["where"]["node"]) == (4, "h2"), result["verdict"]
+        assert launch.alive() == []
+        no_agent_is_left(bed2)
 
 
 @pytest.mark.parametrize(

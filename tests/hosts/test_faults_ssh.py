@@ -2,55 +2,59 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.hosts.bed import Bed, Host, Unavailable
+from tests.hosts.bed import Bed, Host, Process, Unavailable
 from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.test_faults_start import done, refused, told
 from tests.hosts.waiting import wait_until
 
 
+@contextmanager
+def kept(*files: Path) -> Iterator[None]:
+    """What is changed in these files is put back."""
+    before = {path: path.read_bytes() for path in files}
+    try:
+        yield
+    finally:
+        for path, content in before.items():
+            path.write_bytes(content)
+
+
 @pytest.fixture
 def keep_client(bed4: Bed) -> Iterator[Bed]:
-    """What the user has under ~/.ssh, put back afterwards."""
-    files = [bed4.ssh_config(), bed4.dir / "known_hosts"]
-    before = {path: path.read_bytes() for path in files}
-    yield bed4
-    for path, content in before.items():
-        path.write_bytes(content)
-
-
-@pytest.fixture
-def keep_keys(bed4: Bed) -> Iterator[Bed]:
-    """Which keys the hosts let in, put back afterwards."""
-    files = [host.home() / ".ssh" / "authorized_keys" for host in bed4.hosts]
-    before = {path: path.read_bytes() for path in files}
-    yield bed4
-    for path, content in before.items():
-        path.write_bytes(content)
+    """What the user has under ~/.ssh may be changed."""
+    with kept(bed4.ssh_config(), bed4.dir / "known_hosts"):
+        yield bed4
 
 
 @pytest.fixture
 def sshd_config(bed4: Bed) -> Iterator[Host]:
     """A host whose sshd_config may be changed."""
     host = bed4.host("h1")
-    path = host.dir / "sshd_config"
-    before = path.read_bytes()
-    yield host
-    path.write_bytes(before)
+    with kept(host.dir / "sshd_config"):
+        yield host
     restart_sshd(host)
+
+
+def keys_of(host: Host) -> Path:
+    """Which keys a host lets in."""
+    return host.home() / ".ssh" / "authorized_keys"
+
+
+def sshd_of(host: Host) -> list[Process]:
+    """What listens there for logins."""
+    return [p for p in host.pids(system=True) if p.ppid == host.init and "/usr/sbin/sshd" in p.command]
 
 
 def restart_sshd(host: Host) -> None:
     """boot.sh starts it again."""
     old = (host.dir / "sshd.log").stat().st_size
-    listeners = [p for p in host.pids(system=True) if p.ppid == host.init and "/usr/sbin/sshd" in p.command]
-    for process in listeners:
+    for process in sshd_of(host):
         host.kill(process)
 
     def listening() -> bool:
@@ -73,12 +77,14 @@ def with_home(tmp_path: Path, *keys: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("keys", [(), ("id_ed25519.pub",)], ids=["a key of another name", "a key"])
-def test_hosts_that_do_not_know_the_key(keep_keys: Bed, tmp_path: Path, keys: tuple[str, ...]) -> None:
+def test_hosts_that_do_not_know_the_key(bed4: Bed, tmp_path: Path, keys: tuple[str, ...]) -> None:
     """Both are named at once, each with its line."""
-    for name in ("h2", "h4"):
-        (keep_keys.host(name).home() / ".ssh" / "authorized_keys").write_text("")
-    launch = Launch(keep_keys, tmp_path).start(program("tell.py"), env=with_home(tmp_path, *keys))
-    verdict = refused(keep_keys, launch, "ssh-auth", None, code=4)
+    strangers = [keys_of(bed4.host(name)) for name in ("h2", "h4")]
+    with kept(*strangers):
+        for path in strangers:
+            path.write_text("")
+        launch = Launch(bed4, tmp_path).start(program("tell.py"), env=with_home(tmp_path, *keys))
+        verdict = refused(bed4, launch, "ssh-auth", None, code=4)
     assert "h2 and h4" in verdict["message"] and "Permission denied" in verdict["message"]
     lines = verdict["remedy"].splitlines()
     assert [line for line in lines if line.startswith("ssh-copy-id")] == ["ssh-copy-id h2", "ssh-copy-id h4"]
@@ -114,25 +120,22 @@ def test_a_name_that_does_not_resolve(bed4: Bed, tmp_path: Path) -> None:
     assert "Could not resolve hostname" in verdict["message"]
 
 
-def test_a_host_that_is_off(bed4: Bed, tmp_path: Path) -> None:
-    bed4.host("h3").power_off()
-    launch = Launch(bed4, tmp_path).start(program("tell.py"), "--connect-timeout", "3s")
-    verdict = refused(bed4, launch, "ssh-unreachable", "h3", code=4)
-    assert "h3" in verdict["message"] and "h3" in verdict["remedy"]
-
-
-def test_a_host_whose_ssh_port_is_filtered(bed4: Bed, tmp_path: Path) -> None:
-    bed4.host("h4").drop_port(22)
+@pytest.mark.parametrize(
+    ("fault", "says", "port"),
+    [
+        (Host.power_off, "h3", 22),
+        (lambda host: host.drop_port(22), "did not answer within 2 s", 22),
+        (lambda host: host.reject_port(22), "Connection refused", None),
+    ],
+    ids=["off", "filtered", "no sshd"],
+)
+def test_a_host_that_ssh_does_not_reach(
+    bed4: Bed, tmp_path: Path, fault: Callable[[Host], None], says: str, port: int | None
+) -> None:
+    fault(bed4.host("h3"))
     launch = Launch(bed4, tmp_path).start(program("tell.py"), "--connect-timeout", "2s")
-    verdict = refused(bed4, launch, "ssh-unreachable", "h4", code=4)
-    assert "did not answer within 2 s" in verdict["message"] and verdict["where"]["port"] == 22
-
-
-def test_a_host_without_sshd(bed4: Bed, tmp_path: Path) -> None:
-    bed4.host("h2").reject_port(22)
-    launch = Launch(bed4, tmp_path).start(program("tell.py"))
-    verdict = refused(bed4, launch, "ssh-unreachable", "h2", code=4)
-    assert "Connection refused" in verdict["message"]
+    verdict = refused(bed4, launch, "ssh-unreachable", "h3", code=4)
+    assert says in verdict["message"] and "h3" in verdict["remedy"] and verdict["where"].get("port") == port
 
 
 # -- logins that get in the way --------------------------------------------------------------------
@@ -162,10 +165,9 @@ def test_a_login_shell_that_does_not_exist(bed4: Bed, tmp_path: Path) -> None:
     lines = passwd.read_text().splitlines(keepends=True)
     passwd.write_text("".join(f"{x.rsplit(':', 1)[0]}:/no/shell\n" if x.startswith("root:") else x for x in lines))
     launch = Launch(bed4, tmp_path).start(program("tell.py"))
-    result = launch.result()
+    result = launch.over()
     assert result["exit"] == 4
     assert result["verdict"]["where"]["node"] == "h3"
-    assert launch.alive() == []
 
 
 def test_an_ssh_config_that_forces_terminals_commands_and_forwards(keep_client: Bed, tmp_path: Path) -> None:
@@ -222,9 +224,8 @@ def test_a_start_file_of_the_shell_that_lets_nothing_through(bed4: Bed, tmp_path
 
 def test_a_sshd_that_is_stopped(bed4: Bed, tmp_path: Path) -> None:
     host = bed4.host("h3")
-    for process in host.pids(system=True):
-        if process.ppid == host.init and "/usr/sbin/sshd" in process.command:
-            os.kill(process.pid, signal.SIGSTOP)
+    for process in sshd_of(host):
+        host.stop(process)
     launch = Launch(bed4, tmp_path).start(program("tell.py"), "--connect-timeout", "6s")
     verdict = refused(bed4, launch, "ssh-unreachable", "h3", code=4)
     assert "takes connections" in verdict["message"] and "firewall" not in verdict["message"]

@@ -37,8 +37,7 @@ def refused(bed: Bed, launch: Launch, cause: str, node: str | None, code: int = 
 
 def done(bed: Bed, launch: Launch) -> dict[str, Any]:
     """The run succeeded, and nothing is left of it."""
-    result = launch.result()
-    assert (result["exit"], result["verdict"]) == (0, None), (result["verdict"], launch.stderr)
+    result = launch.done()
     nothing_left(bed, launch)
     return result
 
@@ -64,15 +63,22 @@ def test_script_missing_on_one_node(bed4: Bed, tmp_path: Path) -> None:
     assert f"rsync -a {script} h3:{script}" in verdict["remedy"]
 
 
-def test_interpreter_missing_on_one_node(bed4: Bed, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "cause", "says", "code"),
+    [("--python", "remote-path-missing", "h2 has no", 3), ("--agent-python", "environment-mismatch", "tried", 4)],
+)
+def test_interpreter_missing_on_one_node(
+    bed4: Bed, tmp_path: Path, option: str, cause: str, says: str, code: int
+) -> None:
     launch = Launch(bed4, tmp_path)
     python = tmp_path / "env" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(PYTHON)
     bed4.host("h2").mount_empty(tmp_path / "env")
-    verdict = refused(bed4, launch.start(program("tell.py"), python=str(python)), "remote-path-missing", "h2")
-    assert f"h2 has no {python}" in verdict["message"]
-    assert "--python" in verdict["remedy"]
+    launch.start(program("tell.py"), option, str(python), python=None if option == "--python" else PYTHON)
+    verdict = refused(bed4, launch, cause, "h2", code=code)
+    assert f"{says} {python}" in verdict["message"]
+    assert option in verdict["remedy"]
 
 
 def test_working_directory_missing_on_one_node(bed4: Bed, tmp_path: Path) -> None:
@@ -103,12 +109,16 @@ def test_output_directory_that_cannot_be_made(bed4: Bed, tmp_path: Path) -> None
 # -- interpreters ----------------------------------------------------------------------------------
 
 
-def test_python36_first_on_path(bed2: Bed, tmp_path: Path) -> None:
-    """The agent takes a newer one from further down the list."""
+def old_python_first(bed: Bed, name: str) -> None:
     try:
-        bed2.host("h1").python_first("3.6")
+        bed.host(name).python_first("3.6")
     except Unavailable as error:
         pytest.skip(str(error))
+
+
+def test_python36_first_on_path(bed2: Bed, tmp_path: Path) -> None:
+    """The agent takes a newer one from further down the list."""
+    old_python_first(bed2, "h1")
     assert bed2.ssh("h1", "python3 --version", check=True).stdout.startswith("Python 3.6")
     launch = Launch(bed2, tmp_path).start(program("tell.py"))
     done(bed2, launch)
@@ -116,25 +126,10 @@ def test_python36_first_on_path(bed2: Bed, tmp_path: Path) -> None:
 
 
 def test_python36_as_the_training_interpreter(bed2: Bed, tmp_path: Path) -> None:
-    try:
-        bed2.host("h2").python_first("3.6")
-    except Unavailable as error:
-        pytest.skip(str(error))
+    old_python_first(bed2, "h2")
     launch = Launch(bed2, tmp_path).start(["python3", *program("tell.py")], python=None)
     verdict = refused(bed2, launch, "environment-mismatch", "h2")
     assert "Python 3.6" in verdict["message"] and "3.8 or newer" in verdict["message"]
-
-
-def test_no_python_for_the_agent_on_one_node(bed4: Bed, tmp_path: Path) -> None:
-    launch = Launch(bed4, tmp_path)
-    python = tmp_path / "tools" / "python"
-    python.parent.mkdir()
-    python.symlink_to(PYTHON)
-    bed4.host("h4").mount_empty(python.parent)
-    launch.start(program("tell.py"), "--agent-python", str(python))
-    verdict = refused(bed4, launch, "environment-mismatch", "h4", code=4)
-    assert f"tried {python}" in verdict["message"]
-    assert "--agent-python" in verdict["remedy"]
 
 
 # -- prelude, environment, words -------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
 
@@ -13,13 +12,11 @@ from tests.hosts.provoking import explained
 from tests.hosts.test_faults_start import refused
 from tests.hosts.waiting import wait_until
 
-torch_needed = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 DOWN = "node-network-down"
 
 
 @pytest.mark.slow
 @pytest.mark.torch
-@torch_needed
 @pytest.mark.parametrize("fault", ["link cut", "powered off"])
 def test_a_host_that_goes_while_all_communicate(bed2: Bed, tmp_path: Path, fault: str) -> None:
     launch, host = Launch(bed2, tmp_path), bed2.host("h2")
@@ -33,7 +30,7 @@ def test_a_host_that_goes_while_all_communicate(bed2: Bed, tmp_path: Path, fault
     if fault == "link cut":
         host.link_up()  # else sshd's own process for the lost connection lives as long as TCP hopes
     says = "h2 fell silent: the link or the power is lost"
-    explained(bed2, launch, DOWN, ("h2", None), says, victims=[0], code=4, clean=False)
+    explained(launch, DOWN, ("h2", None), says, victims=[0], code=4, clean=False)
     wait_until(lambda: not any(h.pids() for h in bed2.hosts if h.is_on), BOUND, "hosts without a process of the run")
     for path in Path("/tmp/allranks-0").glob(f"{launch.run_dir.name}-*"):
         shutil.rmtree(path)  # h2 keeps what was not fetched
@@ -44,7 +41,6 @@ def test_a_host_that_goes_while_all_communicate(bed2: Bed, tmp_path: Path, fault
 
 @pytest.mark.slow
 @pytest.mark.torch
-@torch_needed
 def test_an_interface_of_the_users_that_leads_nowhere(bed2: Bed, tmp_path: Path) -> None:
     """Up and running on both hosts, with no cable between them: Gloo's own complaint and the gate's proof agree."""
     for host in bed2.hosts:
@@ -52,7 +48,7 @@ def test_an_interface_of_the_users_that_leads_nowhere(bed2: Bed, tmp_path: Path)
     launch = Launch(bed2, tmp_path)
     launch.start(program("exchange.py"), "--env", "GLOO_SOCKET_IFNAME=aa0")
     says = "h2: GLOO_SOCKET_IFNAME is aa0, but the rendezvous check failed over aa0"
-    verdict = explained(bed2, launch, "wrong-interface", ("h2", None), says, code=4)
+    verdict = explained(launch, "wrong-interface", ("h2", None), says, code=4)
     assert (verdict["where"]["interface"], verdict["where"]["peer"]) == ("aa0", "h1")
     assert "remove GLOO_SOCKET_IFNAME from --env" in verdict["remedy"]
 

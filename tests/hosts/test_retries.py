@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,6 @@ from tests.hosts.bed import Bed
 from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.waiting import wait_until
 from tests.processes import parent_of
-
-
-@pytest.fixture
-def launch(bed2: Bed, tmp_path: Path) -> Iterator[Launch]:
-    """Two ranks on two hosts; what they leave in their node directories is removed."""
-    found = Launch(bed2, tmp_path)
-    yield found
-    for path in found.runs.glob("*/result.json"):
-        for name, place in json.loads(path.read_text())["outputs"].items():
-            bed2.host(name).run(["rm", "-rf", str(Path(place).parent)])
 
 
 def outcomes(result: dict[str, Any]) -> list[tuple[int, str]]:
@@ -39,8 +28,7 @@ def said(launch: Launch, attempt: int, rank: int = 1) -> re.Match[str]:
 
 
 def test_two_failures_and_a_success(launch: Launch) -> None:
-    result = launch.start(program("v_retry.py", "2"), "--retries", "2").result()
-    assert (result["exit"], result["verdict"]) == (0, None)
+    result = launch.start(program("v_retry.py", "2"), "--retries", "2").done()
     assert outcomes(result) == [(0, "failed"), (1, "failed"), (2, "done")]
     for number, attempt in enumerate(result["attempts"][:2]):
         assert f"fails on attempt {number}" in attempt["verdict"]["message"]
@@ -54,27 +42,24 @@ def test_two_failures_and_a_success(launch: Launch) -> None:
     assert launch.log(1, 2).endswith("done\n")
     assert [e["attempt"] for e in launch.events("attempt-start")] == [0, 1, 2]
     assert [(e["attempt"], e["outcome"]) for e in launch.events("attempt-end")] == outcomes(result)
-    assert launch.alive() == []
 
 
 def test_retries_are_exhausted(launch: Launch) -> None:
     """MAX_RETRIES is the name that scripts have for it."""
-    result = launch.start(program("v_retry.py", "9"), env={"MAX_RETRIES": "1"}).result()
+    result = launch.start(program("v_retry.py", "9"), env={"MAX_RETRIES": "1"}).over()
     assert result["exit"] == 1
     assert outcomes(result) == [(0, "failed"), (1, "failed")]
     assert result["verdict"]["attempt"] == 1 and "fails on attempt 1" in result["verdict"]["message"]
     assert result["verdict"] == result["attempts"][1]["verdict"]
     assert "note: retries 1 (from MAX_RETRIES)\n" in launch.stderr
-    assert launch.alive() == []
 
 
 def test_no_retry_after_ctrl_c(launch: Launch) -> None:
     launch.start(program("v_retry.py", "9", "wait"), "--retries", "5").until_running(2)
     launch.signal(signal.SIGINT)
-    result = launch.result()
+    result = launch.over()
     assert result["exit"] == 130
     assert outcomes(result) == [(0, "stopped")]
-    assert launch.alive() == []
 
 
 def test_ctrl_c_in_a_further_attempt(launch: Launch) -> None:
@@ -82,15 +67,13 @@ def test_ctrl_c_in_a_further_attempt(launch: Launch) -> None:
     os.kill(launch.rank_pid(1), signal.SIGKILL)
     launch.until("rank-started", 4)
     launch.signal(signal.SIGINT)
-    result = launch.result()
+    result = launch.over()
     assert result["exit"] == 130
     assert outcomes(result) == [(0, "failed"), (1, "stopped")]
-    assert launch.alive() == []
 
 
 def test_a_port_that_another_program_took_first_costs_no_attempt(launch: Launch) -> None:
-    result = launch.start(program("v_retry.py", "1", "port")).result()
-    assert (result["exit"], result["verdict"]) == (0, None)
+    result = launch.start(program("v_retry.py", "1", "port")).done()
     assert [a["outcome"] for a in result["attempts"]] == ["done"]
     first, second = said(launch, 0), said(launch, 1)
     assert first[3] != second[3]
@@ -112,13 +95,12 @@ def test_a_run_that_was_taken_over_is_tried_again(launch: Launch) -> None:
     metrics = launch.run_dir / "outputs" / "rank_01_metrics.jsonl"
     wait_until(lambda: '"attempt": 1' in metrics.read_text(), BOUND, "a step of attempt 1")
     os.kill(restarted, signal.SIGKILL)
-    result = launch.result()
+    result = launch.over()
     assert outcomes(result) == [(0, "failed"), (1, "failed")], result
     assert result["attempts"][1]["reason"].startswith("the retry is used up"), result
     assert "attempt 1 of 1" in launch.log(1, 1)
     for path in launch.run_dir.rglob("*"):
         assert not path.is_file() or secret.encode() not in path.read_bytes(), path
-    assert launch.alive() == []
 
 
 @pytest.mark.parametrize("who", ["agent", pytest.param("supervisor", marks=pytest.mark.slow)])
@@ -130,15 +112,13 @@ def test_a_new_agent_where_agent_or_supervisor_was_killed(launch: Launch, who: s
     agent = launch.agent_pid(1)
     supervisor = parent_of(agent)
     os.kill(agent if who == "agent" else supervisor, signal.SIGKILL)
-    result = launch.result()
-    assert (result["exit"], result["verdict"]) == (0, None), result
+    result = launch.done()
     assert outcomes(result) == [(0, "failed"), (1, "done")]
     first = result["attempts"][0]
     assert first["culprit"] == {"node": "h2"} and "(--spares 0): allranks connects to h2 again" in first["reason"]
     assert launch.log(1, 1).endswith("done\n")
     metrics = metrics_file.read_text().splitlines()
     assert [json.loads(line)["attempt"] for line in metrics] == [0, 1], "one file, whichever agent sent it"
-    assert launch.alive() == []
 
 
 @pytest.mark.parametrize(
@@ -183,12 +163,11 @@ def test_a_hang_is_restarted_where_that_was_asked_for(launch: Launch, times: str
     pytest.importorskip("torch")
     (launch.work / "hangs.py").write_text(HANGS)
     options = ("--retries", "3", "--on-hang", "restart", "--hang-timeout", "6s", "--step-pattern", r"step (\d+)")
-    result = launch.start(["hangs.py", times], *options).result(4 * BOUND)
+    result = launch.start(["hangs.py", times], *options).over(4 * BOUND)
     assert (result["exit"], [a["outcome"] for a in result["attempts"]]) == (code, seen), result
     assert "--on-hang restart is set" in result["attempts"][0]["reason"]
     if code:
         assert "came again at step 2" in result["attempts"][1]["reason"]
-    assert launch.alive() == []
 
 
 # -- a first start ---------------------------------------------------------------------------------
@@ -201,8 +180,7 @@ def test_a_host_that_answers_at_the_second_try(bed2: Bed, launch: Launch) -> Non
     (again,) = launch.until("retry")
     assert again["reason"].endswith("(--spares 0): allranks connects to h2 again. The next attempt begins in 2 s")
     bed2.host("h2").clear_network_faults()
-    result = launch.result()
-    assert (result["exit"], result["verdict"]) == (0, None), launch.stderr
+    result = launch.done()
     assert outcomes(result) == [(0, "failed"), (1, "done")]
     assert result["attempts"][0]["cause"] == "ssh-unreachable"
     assert launch.all_gone()

@@ -36,8 +36,7 @@ def go(launch: Launch) -> None:
 def test_an_exception_ends_every_rank_and_child(bed4: Bed, tmp_path: Path) -> None:
     launch = begun(bed4, tmp_path, "raise", "3", hosts=4)
     go(launch)
-    result = launch.result()
-    assert launch.alive() == []
+    result = launch.over()
     verdict = result["verdict"]
     assert result["exit"] == 1
     assert (verdict["where"]["node"], verdict["where"]["rank"]) == ("h2", 3)
@@ -49,8 +48,7 @@ def test_an_exception_ends_every_rank_and_child(bed4: Bed, tmp_path: Path) -> No
 def test_sigkill_of_a_rank(bed4: Bed, tmp_path: Path) -> None:
     launch = begun(bed4, tmp_path, "wait")
     os.kill(launch.rank_pid(5), signal.SIGKILL)
-    result = launch.result()
-    assert launch.alive() == []
+    result = launch.over()
     assert result["exit"] in (1, 4)
     assert result["verdict"]["where"]["rank"] == 5
     assert "SIGKILL" in result["verdict"]["message"]
@@ -70,8 +68,7 @@ def test_a_agent_or_supervisor_that_dies_or_stops(bed4: Bed, tmp_path: Path, who
     agent = launch.agent_pid(2)
     pid = agent if who == "agent" else parent_of(agent)
     os.kill(pid, number)
-    result = launch.result()
-    assert launch.alive() == []
+    result = launch.over()
     assert result["exit"] == 4
     assert result["verdict"]["where"]["node"] == "h2"
     assert who in result["verdict"]["message"]
@@ -82,8 +79,7 @@ def test_a_host_that_vanishes(bed4: Bed, tmp_path: Path) -> None:
     host = bed4.host("h3")
     host.link_down()
     host.power_off()
-    result = launch.result()
-    assert launch.alive() == []
+    result = launch.over()
     assert result["exit"] == 4
     assert result["verdict"]["cause"] == "node-network-down"
     assert result["verdict"]["where"]["node"] == "h3"
@@ -112,8 +108,7 @@ def test_another_users_run(bed4: Bed, tmp_path: Path) -> None:
     (place / "work").chmod(0o777)
     launch = begun(bed4, place, "raise", "3", user="trainer")
     go(launch)
-    assert launch.result()["verdict"]["where"]["rank"] == 3
-    assert launch.alive() == []
+    assert launch.over()["verdict"]["where"]["rank"] == 3
     shutil.rmtree(place)
 
 
@@ -124,9 +119,7 @@ def test_a_rank_that_exits_0_early_is_no_failure(bed4: Bed, tmp_path: Path) -> N
     assert (exits[0]["rank"], exits[0]["code"]) == (4, 0)
     assert len(launch.alive()) > RANKS
     (launch.work / "done").touch()
-    result = launch.result()
-    assert (result["exit"], result["verdict"]) == (0, None)
-    assert launch.alive() == []
+    launch.done()
 
 
 def test_stop_lets_ranks_save_and_keeps_their_children(bed4: Bed, tmp_path: Path) -> None:
@@ -136,16 +129,14 @@ def test_stop_lets_ranks_save_and_keeps_their_children(bed4: Bed, tmp_path: Path
     assert stopping.returncode == 0, stopping.stderr
     assert workers >= RANKS * 4
     assert sorted(p.name for p in launch.work.glob("saved-*")) == [f"saved-{i}" for i in range(RANKS)]
-    assert launch.result()["exit"] == 143
-    assert launch.alive() == []
+    assert launch.over()["exit"] == 143
 
 
 def test_ctrl_c_once_is_orderly(bed4: Bed, tmp_path: Path) -> None:
     launch = begun(bed4, tmp_path, "save-on-term")
     launch.signal(signal.SIGINT)
-    assert launch.result()["exit"] == 130
+    assert launch.over()["exit"] == 130
     assert len(list(launch.work.glob("saved-*"))) == RANKS
-    assert launch.alive() == []
 
 
 def test_ctrl_c_twice_is_now(bed4: Bed, tmp_path: Path) -> None:
@@ -153,8 +144,7 @@ def test_ctrl_c_twice_is_now(bed4: Bed, tmp_path: Path) -> None:
     launch.signal(signal.SIGINT)
     launch.until("ending")
     launch.signal(signal.SIGINT)
-    assert launch.result()["exit"] == 130
-    assert launch.alive() == []
+    assert launch.over()["exit"] == 130
 
 
 def test_two_runs_at_once_and_a_job_of_the_users_own(bed4: Bed, tmp_path: Path) -> None:
@@ -164,13 +154,11 @@ def test_two_runs_at_once_and_a_job_of_the_users_own(bed4: Bed, tmp_path: Path) 
     other = bed4.host("h1").popen([sys.executable, str(program("nasty.py")[0])], cwd=str(tmp_path))
     before = len(second.alive())
     go(first)
-    assert first.result()["exit"] == 1
-    assert first.alive() == []
+    assert first.over()["exit"] == 1
     assert len(second.alive()) == before
     assert other.poll() is None
     second.signal(signal.SIGTERM)
-    assert second.result()["exit"] == 143
-    assert second.alive() == []
+    assert second.over()["exit"] == 143
     assert other.poll() is None
     other.kill()
     wait_until(lambda: other.poll() is not None)
