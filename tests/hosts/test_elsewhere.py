@@ -31,8 +31,16 @@ class Elsewhere(Launch):
         assert started is self
         return self.until_running(ranks)
 
-    def let_end(self) -> None:
+    def end_well(self) -> dict[str, Any]:
+        """Let the ranks end; the result."""
         (self.work / "done").touch()
+        return self.ended(0)
+
+    def take_over(self, *words: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> dict[str, Any]:
+        """Attach in place of a controller that is dead, and let the ranks end."""
+        self.begin("attach", *words, "--json", cwd=cwd or self.place, env=env)
+        self.until("controller-attached")
+        return self.end_well()
 
     def ended(self, code: int) -> dict[str, Any]:
         """The result, once the controller there has written it; no process of the run is left on any host."""
@@ -85,26 +93,23 @@ def test_a_run_is_shown_to_its_end_and_said_words_about(launch: Elsewhere) -> No
     attached = Elsewhere(launch.bed, launch.place / "again")
     attached.place = launch.place
     attached.begin("attach", name, "--json")
-    launch.let_end()
-    assert attached.process is not None and attached.process.wait(BOUND) == 0
+    (launch.work / "done").touch()
+    assert attached.wait() == 0
     launch.ended(0)
     assert launch.call("attach", name).returncode == 0
 
 
 def test_a_killed_launcher_changes_nothing(launch: Elsewhere) -> None:
     launch.begun().kill_launcher()
-    launch.let_end()
-    launch.ended(0)
+    launch.end_well()
 
 
 def test_a_cut_from_the_launching_machine_changes_nothing(launch: Elsewhere) -> None:
     launch.begun("--lease", "5s")
     launch.bed.host("h1").drop_from(launch.bed.head_address)
-    assert launch.process is not None
-    assert launch.process.wait(BOUND) == 4
+    assert launch.wait() == 4
     assert f"goes on there\nhint: allranks attach {launch.run_dir.name}" in launch.stderr
-    launch.let_end()
-    launch.ended(0)
+    launch.end_well()
 
 
 def training(launch: Elsewhere, controller: str) -> Terminal:
@@ -117,8 +122,7 @@ def training(launch: Elsewhere, controller: str) -> Terminal:
 def test_a_terminal_that_dies_changes_nothing(launch: Elsewhere) -> None:
     terminal = training(launch, "first-node")
     terminal.dies()
-    launch.let_end()
-    launch.ended(0)
+    launch.end_well()
 
 
 def test_ctrl_z_detaches_and_ctrl_c_ends(launch: Elsewhere) -> None:
@@ -140,8 +144,7 @@ def test_ctrl_z_detaches_and_ctrl_c_ends(launch: Elsewhere) -> None:
 def test_signals_without_a_terminal_travel_too(launch: Elsewhere) -> None:
     launch.begun()
     launch.signal(signal.SIGINT)
-    assert launch.process is not None
-    assert launch.process.wait(BOUND) == 130
+    assert launch.wait() == 130
     launch.ended(143)
 
 
@@ -172,12 +175,8 @@ def apart(make_bed: MakeBed, tmp_path: Path) -> Elsewhere:
 def test_a_dead_controller_is_replaced_within_the_lease(apart: Elsewhere) -> None:
     apart.begun("--nodes", "2", "--lease", "30s")
     kill_controller(apart, apart.bed.host("h1"))
-    assert apart.process is not None
-    assert apart.process.wait(BOUND) == 4
-    apart.begin("attach", "--take-over", str(apart.run_dir), "--json", cwd=apart.place)
-    apart.until("controller-attached")
-    apart.let_end()
-    result = apart.ended(0)
+    assert apart.wait() == 4
+    result = apart.take_over("--take-over", str(apart.run_dir))
     assert [finding["id"] for finding in result["findings"] if finding["status"] == "fail"] == []
 
 
@@ -186,10 +185,7 @@ def test_a_run_goes_on_after_the_death_of_its_controllers_host(apart: Elsewhere)
     launch.start(program("v_steps.py"), "--controller", "h3", "--spares", "1", "--lease", "30s", nproc=2)
     launch.until_running(RANKS)
     bed.host("h3").power_off()
-    launch.begin("attach", "--take-over", str(launch.run_dir), "--json", cwd=launch.place)
-    launch.until("controller-attached")
-    launch.let_end()
-    launch.ended(0)
+    launch.take_over("--take-over", str(launch.run_dir))
 
 
 def test_attach_from_a_third_machine_follows_a_living_controller_and_replaces_a_dead_one(apart: Elsewhere) -> None:
@@ -204,10 +200,7 @@ def test_attach_from_a_third_machine_follows_a_living_controller_and_replaces_a_
     assert apart.process.poll() is None
     kill_controller(apart, apart.bed.host("h1"))
     apart.process.wait(BOUND)
-    apart.begin("attach", str(apart.run_dir), "--json", cwd=third.place, env={"XDG_STATE_HOME": str(third.place)})
-    apart.until("controller-attached")
-    apart.let_end()
-    apart.ended(0)
+    apart.take_over(str(apart.run_dir), cwd=third.place, env={"XDG_STATE_HOME": str(third.place)})
 
 
 ROLES = """
@@ -230,8 +223,7 @@ def test_roles_of_a_file_here_run_from_there(launch: Elsewhere) -> None:
     roles = launch.place / "roles.toml"
     roles.write_text(ROLES)
     launch.start([], "--controller", "h2", "--roles", str(roles), nproc=None)
-    assert launch.process is not None
-    assert launch.process.wait(BOUND) == 0, launch.stderr
+    assert launch.wait() == 0, launch.stderr
     result = launch.ended(0)
     assert {name: role["nodes"] for name, role in result["roles"].items()} == {"files": ["h1"], "trainer": ["h2"]}
     assert json.loads((launch.run_dir / "run.json").read_text())["controller"]["host"] == "h2"
@@ -260,8 +252,7 @@ def test_nodes_dial_a_controller_that_has_no_ssh_to_them(keyless: Elsewhere) -> 
     assert len(diallers(launch.bed.host("h2"))) == 1
     launch.kill_launcher()
     wait_until(lambda: not sessions(launch.bed), BOUND, "no session of sshd")
-    launch.let_end()
-    launch.ended(0)
+    launch.end_well()
     for path in launch.run_dir.rglob("*"):
         if path.is_file() and path.name not in ("facts.json", "preflight.json"):
             assert not SECRET.search(path.read_bytes()), path
@@ -271,9 +262,8 @@ def test_a_cut_right_after_the_start_changes_nothing_without_keys(keyless: Elsew
     launch = keyless.begun("--lease", "6s")
     for host in launch.bed.hosts:
         host.drop_from(launch.bed.head_address)
-    assert launch.process is not None and launch.process.wait(BOUND) == 4
-    launch.let_end()
-    launch.ended(0)
+    assert launch.wait() == 4
+    launch.end_well()
 
 
 def test_the_death_of_its_host_ends_those_that_dial_by_lease(keyless: Elsewhere) -> None:
@@ -288,8 +278,7 @@ def test_what_dials_is_started_again_as_long_as_the_launcher_is_there(keyless: E
     (before,) = diallers(launch.bed.host("h2"))
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: diallers(launch.bed.host("h2")) not in ([], [before]), BOUND, "another that dials")
-    launch.let_end()
-    launch.ended(0)
+    launch.end_well()
 
 
 def test_a_stranger_with_another_secret_is_refused(keyless: Elsewhere) -> None:
@@ -300,15 +289,14 @@ def test_a_stranger_with_another_secret_is_refused(keyless: Elsewhere) -> None:
     assert "OtherSecret" in h2.run([PYTHON, "-c", dial], check=False).stderr
     (note,) = launch.until("note")
     assert note["message"].startswith(f"a connection from {h2.address} was refused: ")
-    launch.let_end()
-    launch.ended(0)
+    launch.end_well()
 
 
 def test_a_node_that_cannot_dial_is_named_with_address_and_port(keyless: Elsewhere) -> None:
     port = free_port()
     keyless.bed.host("h2").filter_packets(f"tcp sport {port} drop")
     launch = keyless.start(program("v_steps.py"), "--controller", "h1", "--reach", f"dial:{port}")
-    assert launch.process is not None and launch.process.wait(BOUND) == 4
+    assert launch.wait() == 4
     verdict = keyless.ended(4)["verdict"]
     address = launch.bed.host("h1").address
     expected = f"h2 cannot dial the controller on h1 ({address}:{port}: Connection timed out"
@@ -320,21 +308,15 @@ def test_a_node_that_cannot_dial_is_named_with_address_and_port(keyless: Elsewhe
 def test_a_controller_that_died_is_replaced_there_with_ssh_from_here(keyless: Elsewhere) -> None:
     launch = keyless.begun("--lease", "30s")
     kill_controller(launch, launch.bed.host("h1"))
-    assert launch.process is not None and launch.process.wait(BOUND) == 4
-    launch.begin("attach", launch.run_dir.name, "--json")
-    launch.until("controller-attached")
-    launch.let_end()
-    launch.ended(0)
+    assert launch.wait() == 4
+    launch.take_over(launch.run_dir.name)
 
 
 def test_a_controller_that_died_is_replaced_here(make_bed: MakeBed, tmp_path: Path) -> None:
     launch = Elsewhere(make_bed(2, own_tmp=True, shared=[tmp_path]), tmp_path).begun("--lease", "30s")
     kill_controller(launch, launch.bed.host("h1"))
-    assert launch.process is not None and launch.process.wait(BOUND) == 4
-    launch.begin("attach", "--take-over", str(launch.run_dir), "--json", cwd=launch.place)
-    launch.until("controller-attached")
-    launch.let_end()
-    launch.ended(0)
+    assert launch.wait() == 4
+    launch.take_over("--take-over", str(launch.run_dir))
 
 
 def test_what_cannot_be_there_is_refused(launch: Elsewhere) -> None:

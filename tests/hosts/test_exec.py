@@ -74,9 +74,8 @@ def test_nothing_stays_after_an_interrupt(launch: Launch, number: int, code: int
     place = Path(tempfile.mkdtemp(prefix="ar-", dir="/tmp"))  # short: a Unix socket's path is
     launch.begin("exec", *hosts(bed), "--node-dir", str(place), line)
     wait_until(lambda: len(left_on(bed, "sleep 98765")) >= 8, BOUND, "all sleeps on all hosts")
-    assert launch.process is not None
-    launch.process.send_signal(number)
-    assert launch.process.wait(BOUND) == code
+    launch.signal(number)
+    assert launch.wait() == code
     assert left_on(bed, "98765") == []
     assert launch.stdout.splitlines()[0] == "h[1-4]: begun"
     assert list(place.iterdir()) == []

@@ -39,8 +39,7 @@ def ended(bed2: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launc
     script.write_text(WRITES)
     assert launch.start([str(script)]).result()["exit"] == 0, launch.stderr
     yield launch
-    for name, place in launch.result()["outputs"].items():
-        bed2.host(name).run(["rm", "-r", str(Path(place).parent)])
+    launch.forget()
 
 
 def fetched(launch: Launch, place: Path, *words: str, code: int = 0) -> dict[str, Any]:
@@ -129,11 +128,10 @@ dist.destroy_process_group()
 """
 
 
-def test_shards_of_all_nodes_come_into_one_tree_that_dcp_loads(bed2: Bed, tmp_path: Path) -> None:
+def test_shards_of_all_nodes_come_into_one_tree_that_dcp_loads(launch: Launch) -> None:
     torch = pytest.importorskip("torch")
     from torch.distributed import checkpoint
 
-    launch = Launch(bed2, tmp_path)
     (launch.work / "shards.py").write_text(SHARDS)
     assert launch.start(["shards.py"]).result()["exit"] == 0, launch.stderr
     done = launch.call("fetch", "--merge", "*")
@@ -146,5 +144,3 @@ def test_shards_of_all_nodes_come_into_one_tree_that_dcp_loads(bed2: Bed, tmp_pa
     assert [state[f"w{rank}"].tolist() for rank in range(2)] == [[1.0] * 3, [2.0] * 3]
     report = json.loads(launch.call("fetch", "--merge", "--json", "l?g.txt").stdout)
     assert (report["merged"], report["differing"]) == (str(tree), ["log.txt"])
-    for name, place in launch.result()["outputs"].items():
-        bed2.host(name).run(["rm", "-r", str(Path(place).parent)])

@@ -21,6 +21,7 @@ from tests.processes import command_of
 
 RANKS = 4
 SLOWLY = "0.002"
+REACH = ("ssh", "dial")
 
 
 def begun(bed: Bed, place: Path, *options: str, pause: str = SLOWLY) -> Launch:
@@ -60,6 +61,14 @@ def finish(launch: Launch) -> dict[str, object]:
 def check_logs(launch: Launch) -> None:
     for rank in range(RANKS):
         assert complete(log_bytes(launch, rank), rank, taken(str(launch.work), rank)) > 0
+
+
+def ends_well(launch: Launch) -> None:
+    """The ranks go on and end by themselves, and no line of theirs is missing."""
+    until_logs_grow(launch)
+    result = finish(launch)
+    assert (result["exit"], result["verdict"]) == (0, None)
+    check_logs(launch)
 
 
 def clients(launch: Launch, host: str) -> list[int]:
@@ -109,17 +118,16 @@ def nothing_left(launch: Launch) -> None:
 # -- shorter than the lease --------------------------------------------------------------------------
 
 
-def test_a_cut_shorter_than_the_lease_costs_nothing(bed2: Bed, tmp_path: Path) -> None:
-    launch = begun(bed2, tmp_path, "--lease", "10s")
+@pytest.mark.parametrize("reach", REACH)
+def test_a_cut_shorter_than_the_lease_costs_nothing(bed2: Bed, tmp_path: Path, reach: str) -> None:
+    launch = begun(bed2, tmp_path, "--lease", "30s" if reach == "dial" else "10s", "--reach", reach)
     until_logs_grow(launch)
     bed2.host("h2").link_down()
     assert launch.until("node-silent")[0]["node"] == "h2"
     bed2.host("h2").link_up()
     assert launch.until("node-back")[0]["node"] == "h2"
-    until_logs_grow(launch)
-    result = finish(launch)
-    assert (result["exit"], result["verdict"]) == (0, None)
-    check_logs(launch)
+    ends_well(launch)
+    nothing_left(launch)
 
 
 def test_an_ssh_client_that_is_killed_is_replaced(bed2: Bed, tmp_path: Path) -> None:
@@ -128,9 +136,7 @@ def test_an_ssh_client_that_is_killed_is_replaced(bed2: Bed, tmp_path: Path) -> 
     (client,) = clients(launch, "h2")
     os.kill(client, signal.SIGKILL)
     wait_until(lambda: (now := clients(launch, "h2")) and client not in now, BOUND, "another client")
-    until_logs_grow(launch)
-    assert finish(launch)["exit"] == 0
-    check_logs(launch)
+    ends_well(launch)
 
 
 def test_a_connection_that_this_machine_cannot_open_again(bed2: Bed, tmp_path: Path) -> None:
@@ -158,9 +164,7 @@ def test_a_relay_that_is_killed_is_replaced(bed2: Bed, tmp_path: Path) -> None:
     (relay,) = relays(launch, "h2")
     os.kill(relay.pid, signal.SIGKILL)
     wait_until(lambda: (now := relays(launch, "h2")) and now[0].pid != relay.pid, BOUND, "another relay")
-    until_logs_grow(launch)
-    assert finish(launch)["exit"] == 0
-    check_logs(launch)
+    ends_well(launch)
 
 
 # -- the controller dies -----------------------------------------------------------------------------
@@ -191,8 +195,10 @@ def test_attach_takes_over_and_loses_nothing(bed2: Bed, tmp_path: Path) -> None:
     nothing_left(launch)
 
 
-def replace_controller(launch: Launch) -> None:
-    """Take a run over from a controller that lives, and end it by Ctrl-C."""
+@pytest.mark.parametrize("reach", REACH)
+def test_a_replaced_controller_ends_with_the_run(bed2: Bed, tmp_path: Path, reach: str) -> None:
+    """Exit 0 says that the program has ended: the old command says how the run ends in the new one's hands."""
+    launch = begun(bed2, tmp_path, "--reach", reach)
     former = launch.process
     assert former is not None
     begin(launch, "attach", "--take-over", "--json")
@@ -204,19 +210,13 @@ def replace_controller(launch: Launch) -> None:
     nothing_left(launch)
 
 
-def test_a_replaced_controller_ends_with_the_run(bed2: Bed, tmp_path: Path) -> None:
-    """Exit 0 says that the program has ended: the old command says how the run ends in the new one's hands."""
-    replace_controller(begun(bed2, tmp_path))
-
-
 def test_ctrl_c_in_attach_ends_all(bed2: Bed, tmp_path: Path) -> None:
     launch = orphaned(bed2, tmp_path)
     begin(launch, "attach", "--json")
     until_logs_grow(launch)
     launch.signal(signal.SIGINT)
-    result = launch.result()
+    result = launch.over()
     assert result["exit"] == 130
-    assert launch.alive() == []
     check_logs(launch)
     nothing_left(launch)
 
@@ -285,9 +285,7 @@ def test_an_ssh_client_that_is_killed_during_the_start(bed2: Bed, tmp_path: Path
     for client in clients(launch, "h2"):
         os.kill(client, signal.SIGKILL)
     launch.until_running(RANKS)
-    until_logs_grow(launch)
-    assert finish(launch)["exit"] == 0
-    check_logs(launch)
+    ends_well(launch)
     assert len({(e["rank"], e["pid"]) for e in launch.events("rank-started")}) == RANKS
 
 
@@ -297,9 +295,7 @@ def test_attach_to_a_run_that_was_just_starting(bed2: Bed, tmp_path: Path) -> No
     launch.until("rank-started", RANKS)
     launch.kill_launcher()
     begin(launch, "attach", "--json")
-    until_logs_grow(launch)
-    assert finish(launch)["exit"] == 0
-    check_logs(launch)
+    ends_well(launch)
 
 
 def test_attach_to_a_run_that_had_not_started_its_ranks(bed2: Bed, tmp_path: Path) -> None:
@@ -336,8 +332,7 @@ def test_a_agent_killed_under_full_output_loses_no_line(bed2: Bed, tmp_path: Pat
     launch = begun(bed2, tmp_path, pause="0")
     until_logs_grow(launch)
     os.kill(launch.agent_pid(2), signal.SIGKILL)
-    result = launch.result()
+    result = launch.over()
     assert result["exit"] == 4 and result["verdict"]["where"]["node"] == "h2"
-    assert launch.alive() == []
     check_logs(launch)
     assert result["unfetched"] == {}

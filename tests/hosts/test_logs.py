@@ -20,11 +20,10 @@ def test_full_speed_and_a_rank_killed_in_the_middle(bed2: Bed, tmp_path: Path) -
     launch = begun(bed2, tmp_path, pause="0")
     until_logs_grow(launch)
     os.kill(launch.rank_pid(1), signal.SIGKILL)
-    result = launch.result()
+    result = launch.over()
     assert culprit(result["verdict"]) == ("h1", 1)
     check_logs(launch)
     assert result["unfetched"] == {} and not launch.events("dropped")
-    assert launch.alive() == []
 
 
 @pytest.mark.slow
@@ -42,8 +41,7 @@ def odd(bed2: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]
     launch = Launch(bed2, tmp_path_factory.mktemp("odd")).start(program("v_odd.py"), nproc=2)
     assert launch.result()["exit"] == 0, launch.stderr[-2000:]
     yield launch
-    for name, place in launch.result()["outputs"].items():  # kept on the nodes: they are the user's
-        bed2.host(name).run(["rm", "-r", str(Path(place).parent)])
+    launch.forget()
 
 
 @pytest.mark.parametrize("rank", range(RANKS))
@@ -85,9 +83,8 @@ def test_a_grandchild_that_keeps_the_pipe_open(bed2: Bed, tmp_path: Path) -> Non
     before = launch.log(0).count("late")
     wait_until(lambda: launch.log(0).count("late") > before + 20, BOUND, "output of the grandchild")
     (launch.work / "done").touch()
-    result = launch.result()
+    result = launch.over()
     assert (result["exit"], result["left"], result["unfetched"]) == (0, {}, {})
-    assert launch.alive() == []
     numbers = re.findall(r"late (\d+)$", launch.log(0), re.MULTILINE)  # the first may stand behind the rank's own words
     assert numbers == [str(number) for number in range(len(numbers))]
 

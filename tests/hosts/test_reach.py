@@ -8,21 +8,20 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.hosts import test_lease
 from tests.hosts.bed import Bed, Host, Process
 from tests.hosts.launching import BOUND, Launch, culprit, program
-from tests.hosts.test_lease import begin, check_logs, clients, finish, nothing_left, replace_controller, until_logs_grow
+from tests.hosts.test_lease import begin, clients, ends_well, finish, nothing_left, until_logs_grow
 from tests.hosts.waiting import stop_process, wait_until
 from tests.ports import free_port
 from tests.processes import command_of
 
-RANKS = 4
 SECRET = re.compile(rb"[0-9a-f]{64}")  # as the header has it
 
 
-def begun(bed: Bed, place: Path, *options: str, reach: str = "dial", words: tuple[str, ...] = ("0.002",)) -> Launch:
+def begun(bed: Bed, place: Path, *options: str, reach: str = "dial") -> Launch:
     """Four ranks on two hosts that print; as soon as they do, no ssh is left."""
-    launch = Launch(bed, place).start(program("v_lines.py", *words), "--reach", reach, *options, nproc=2)
-    return launch.until_running(RANKS)
+    return test_lease.begun(bed, place, "--reach", reach, *options)
 
 
 def diallers(host: Host) -> list[int]:
@@ -43,26 +42,11 @@ def test_no_ssh_is_left_and_the_secret_is_nowhere(bed2: Bed, tmp_path: Path) -> 
         for process in host.pids():
             assert not SECRET.search(command_of(process.pid))
             assert not any(SECRET.search(value.encode()) for value in process.environ.values())
-    until_logs_grow(launch)
-    assert finish(launch)["exit"] == 0
-    check_logs(launch)
+    ends_well(launch)
     for path in launch.run_dir.rglob("*"):
         if path.is_file() and path.name not in ("facts.json", "preflight.json"):
             assert not SECRET.search(path.read_bytes()), path
     assert launch.events("note") == []
-    nothing_left(launch)
-
-
-def test_a_cut_shorter_than_the_lease_costs_nothing(bed2: Bed, tmp_path: Path) -> None:
-    launch = begun(bed2, tmp_path, "--lease", "30s")
-    until_logs_grow(launch)
-    bed2.host("h2").link_down()
-    assert launch.until("node-silent")[0]["node"] == "h2"
-    bed2.host("h2").link_up()
-    assert launch.until("node-back")[0]["node"] == "h2"
-    until_logs_grow(launch)
-    assert finish(launch)["exit"] == 0
-    check_logs(launch)
     nothing_left(launch)
 
 
@@ -81,17 +65,13 @@ def test_what_dialled_is_replaced_where_it_dies_or_stands_still(bed2: Bed, tmp_p
     until_logs_grow(launch)
     h2 = bed2.host("h2")
     (before,) = diallers(h2)
-    if kills:
-        os.kill(before, signal.SIGKILL)
-    else:
+    if not kills:
         stop_process(before)
         assert launch.until("node-back")[0]["node"] == "h2"
-        os.kill(before, signal.SIGKILL)
+    os.kill(before, signal.SIGKILL)
     wait_until(lambda: len(now := diallers(h2)) == 1 and now != [before], BOUND, "another process that dials")
     wait_until(lambda: clients(launch, "h2") == [], BOUND, "no ssh")
-    until_logs_grow(launch)
-    assert finish(launch)["exit"] == 0
-    check_logs(launch)
+    ends_well(launch)
     nothing_left(launch)
 
 
@@ -111,14 +91,8 @@ def test_attach_takes_a_run_over_while_what_dialled_waits_for_the_dead_one(bed2:
     assert [clients(launch, host.name) for host in bed2.hosts] == [[], []]
     for host in bed2.hosts:
         wait_until(lambda host=host: len(diallers(host)) == 1, BOUND, "the former one gives up")  # type: ignore[misc]
-    until_logs_grow(launch)
-    assert finish(launch)["exit"] == 0
-    check_logs(launch)
+    ends_well(launch)
     nothing_left(launch)
-
-
-def test_a_controller_that_lives_is_replaced(bed2: Bed, tmp_path: Path) -> None:
-    replace_controller(begun(bed2, tmp_path))
 
 
 def test_ctrl_c_and_stop(bed2: Bed, tmp_path: Path) -> None:
@@ -152,9 +126,7 @@ def test_a_node_behind_a_firewall_keeps_ssh_and_is_named(bed2: Bed, tmp_path: Pa
     (note,) = launch.until("note")
     assert re.match(rf"h2 cannot dial back \(\S+:{port}: Connection timed out", note["message"]), note
     assert f"hint: let a firewall pass port {port} of " in note["message"]
-    until_logs_grow(launch)
-    assert finish(launch)["exit"] == 0
-    check_logs(launch)
+    ends_well(launch)
     nothing_left(launch)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -13,8 +12,6 @@ import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import BOUND, PYTHON, Launch, program
 from tests.hosts.waiting import wait_until
-
-torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
 def arrived(launch: Launch) -> int:
@@ -77,7 +74,6 @@ def test_agent_supervisor_and_relay_outlive_them(bed2: Bed, tmp_path: Path) -> N
 
 
 @pytest.mark.torch
-@torch
 def test_below_another_launcher_its_ranks_get_it_and_not_the_launcher(bed2: Bed, tmp_path: Path) -> None:
     """torchrun ends by SIGUSR1."""
     launch = Launch(bed2, tmp_path).start(program("v_signals.py"), "--launcher", "torchrun", nproc=2)
