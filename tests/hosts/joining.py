@@ -60,6 +60,16 @@ class Joined:
         wait_until(lambda: all(self.processes[h].poll() is not None for h in chosen), 2 * BOUND, self._open(chosen))
         return {h: int(self.processes[h].returncode) for h in chosen}
 
+    def up(self, ranks: int = 4) -> Joined:
+        """So many ranks run."""
+        wait_until(lambda: len(list((self.place / "work").glob("up-*"))) == ranks, BOUND, f"{ranks} ranks are up")
+        return self
+
+    def end_well(self, *hosts: str) -> None:
+        """The ranks of v_steps.py end, and these nodes (all) with 0."""
+        (self.place / "work" / "done").touch()
+        assert set(self.codes(*hosts).values()) == {0}, self.said("h1")
+
     def _open(self, hosts: tuple[str, ...]) -> str:
         return "all joined nodes end: " + ", ".join(h for h in hosts if self.processes[h].poll() is None)
 

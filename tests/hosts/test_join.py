@@ -19,12 +19,6 @@ STEPS = program("v_steps.py")
 SHORT = ["--lease", "4s", "--init-timeout", "60s"]
 
 
-def begun(joined: Joined) -> Joined:
-    """All four ranks step."""
-    wait_until(lambda: len(list((joined.place / "work").glob("up-*"))) == 4, BOUND, "four ranks are up")
-    return joined
-
-
 @pytest.fixture
 def joined(bed4: Bed, tmp_path: Path) -> Joined:
     return Joined(bed4, tmp_path)
@@ -158,9 +152,8 @@ def test_a_wrong_secret_is_refused_logged_once_and_harmless(joined: Joined) -> N
     joined.start(hosts[3], 3, STEPS, secret="another secret, long enough")
     assert joined.codes("h4") == {"h4": 2}
     joined.start(hosts[3], 3, STEPS)
-    begun(joined)
-    (joined.place / "work" / "done").touch()
-    assert set(joined.codes().values()) == {0}
+    joined.up()
+    joined.end_well()
     assert joined.said("h1").count("was refused") == 1
 
 
@@ -184,13 +177,12 @@ def test_nodes_with_one_home_need_no_secret_and_others_are_told_what_to_copy(joi
     assert joined.codes("h3") == {"h3": 2}
     assert f"hint: scp h1:{tmp_path}/other/allranks/join-secret" in joined.said("h3")
     joined.start(hosts[1], 1, STEPS, secret=None, nnodes=2, env=shared)
-    (joined.place / "work" / "done").touch()
-    assert joined.codes("h1", "h2") == {"h1": 0, "h2": 0}
+    joined.end_well("h1", "h2")
 
 
 @pytest.mark.slow
 def test_a_host_that_loses_its_power_ends_all(joined: Joined) -> None:
-    begun(joined.all(STEPS, *SHORT))
+    joined.all(STEPS, *SHORT).up()
     joined.bed.hosts[2].power_off()
     assert set(joined.codes("h1", "h2", "h4").values()) == {4}
     assert joined.document("verdict.json")["where"]["node"] == "h3"
@@ -199,7 +191,7 @@ def test_a_host_that_loses_its_power_ends_all(joined: Joined) -> None:
 
 
 def test_without_the_coordinator_all_end_within_the_lease(joined: Joined) -> None:
-    begun(joined.all(STEPS, *SHORT))
+    joined.all(STEPS, *SHORT).up()
     joined.bed.hosts[0].power_off()
     assert set(joined.codes("h2", "h3", "h4").values()) == {4}
     assert "nothing was heard from the coordinator (h1:29400) for the lease of 4 s" in joined.said("h2")
@@ -208,7 +200,7 @@ def test_without_the_coordinator_all_end_within_the_lease(joined: Joined) -> Non
 
 @pytest.mark.slow
 def test_a_joined_node_that_is_killed_ends_all(joined: Joined) -> None:
-    begun(joined.all(STEPS, "--lease", "300s"))  # nobody waits for it
+    joined.all(STEPS, "--lease", "300s").up()  # nobody waits for it
     joined.kill(joined.bed.hosts[1])
     assert set(joined.codes("h1", "h3", "h4").values()) == {4}
     verdict = joined.document("verdict.json")
@@ -220,7 +212,7 @@ def test_a_joined_node_that_is_killed_ends_all(joined: Joined) -> None:
 @pytest.mark.slow
 def test_a_join_that_is_killed_and_started_again_takes_part_in_the_retry(joined: Joined) -> None:
     """Its place was waited for in vain: who came was refused."""
-    begun(joined.all(STEPS, "--lease", "60s", "--retries", "1"))
+    joined.all(STEPS, "--lease", "60s", "--retries", "1").up()
     host = joined.bed.hosts[1]
     joined.kill(host)
     joined.codes("h2")
@@ -230,21 +222,19 @@ def test_a_join_that_is_killed_and_started_again_takes_part_in_the_retry(joined:
     assert joined.codes("h3")["h3"] == 2
     joined.start(host, 1, STEPS, "--lease", "60s", "--retries", "1")
     wait_until(lambda: len(_events(joined, "rank-started")) == 8, BOUND, "all ranks are there again")
-    (joined.place / "work" / "done").touch()
-    assert set(joined.codes("h1", "h2", "h4").values()) == {0}, joined.said("h1")
+    joined.end_well("h1", "h2", "h4")
     joined.nothing_left()
 
 
 @pytest.mark.slow
 def test_a_link_that_breaks_for_less_than_the_lease_costs_nothing(joined: Joined) -> None:
-    begun(joined.all(STEPS, "--lease", "60s"))
+    joined.all(STEPS, "--lease", "60s").up()
     host = joined.bed.hosts[3]
     host.link_down()
     wait_until(lambda: _events(joined, "node-silent"), BOUND, "h4 is silent")
     host.link_up()
     wait_until(lambda: _events(joined, "node-back"), BOUND, "h4 is back")
-    (joined.place / "work" / "done").touch()
-    assert set(joined.codes().values()) == {0}, joined.said("h4")
+    joined.end_well()
     (log,) = (joined.run_dir / "logs").glob("node_03_h4/rank_003.log")
     lines = [line for line in log.read_text().splitlines() if " step " in line]
     assert [int(line.split()[-1]) for line in lines] == list(range(1, len(lines) + 1))
@@ -265,7 +255,7 @@ def test_sigterm_on_several_nodes_gives_every_rank_time_to_save(joined: Joined) 
     work = joined.place / "work"
     work.mkdir()
     (work / "saves.py").write_text(code)
-    begun(joined.all(["saves.py"]))
+    joined.all(["saves.py"]).up()
     for host in joined.bed.hosts[1:]:
         joined.kill(host, signal.SIGTERM)
     assert set(joined.codes().values()) == {143}
@@ -277,7 +267,7 @@ def test_sigterm_on_several_nodes_gives_every_rank_time_to_save(joined: Joined) 
 def test_signals_for_the_ranks_reach_each_once(joined: Joined) -> None:
     """SIGUSR1 to the task of every node, as `srun allranks join` gets it, then SIGUSR2 to one node alone."""
     joined.all(program("v_signals.py"))
-    wait_until(lambda: len(list((joined.place / "work").glob("up-*"))) == 4, BOUND, "four ranks are up")
+    joined.up()
 
     def logs() -> str:
         return "".join(path.read_text() for path in joined.run_dir.glob("logs/node_*/rank_*.log"))
@@ -368,14 +358,13 @@ def test_groups_of_joined_nodes_are_tested_too(joined: Joined, suite: str) -> No
 
 
 def test_the_secret_is_seen_nowhere(joined: Joined) -> None:
-    begun(joined.all(STEPS))
+    joined.all(STEPS).up()
     for host in joined.bed.hosts:
         for process in host.pids():
             assert SECRET not in process.command
             if "join" not in process.command:
                 assert SECRET not in str(process.environ), process.command
-    (joined.place / "work" / "done").touch()
-    assert set(joined.codes().values()) == {0}
+    joined.end_well()
     texts = [p.read_text(errors="replace") for p in joined.place.rglob("*") if p.is_file()]
     assert len(texts) > 10 and not any(SECRET in text for text in texts)
 
@@ -394,7 +383,7 @@ def test_exec_and_fetch_reach_the_nodes_that_allow_it_and_no_other(joined: Joine
     hosts = joined.bed.hosts
     for rank, options in ((0, ()), (1, ("--allow-exec",)), (2, ())):
         joined.start(hosts[rank], rank, STEPS, *options, nnodes=3)
-    wait_until(lambda: len(list((joined.place / "work").glob("up-*"))) == 3, BOUND, "three ranks are up")
+    joined.up(3)
     name = joined.run_dir.name
     done = on_node_0(joined, "exec", "--run", name, "--json", 'echo "on $(hostname)"; exit 3')
     report = json.loads(done.stdout)
@@ -421,22 +410,25 @@ def test_exec_and_fetch_reach_the_nodes_that_allow_it_and_no_other(joined: Joine
     (metrics,) = (joined.place / "to").rglob("rank_01_metrics.jsonl")
     assert metrics.parent.name == "node_01_h2" and b'"step": 1' in metrics.read_bytes()
 
-    (joined.place / "work" / "done").touch()
-    assert set(joined.codes().values()) == {0}, joined.said("h1")
+    joined.end_well()
     done = on_node_0(joined, "exec", "--run", name, "hostname")
     assert (done.returncode, done.stdout) == (2, "")
     assert "have left: they joined, and `allranks join` ends on each of them with the run" in done.stderr
     joined.nothing_left()
 
 
+def pair_that_allows_exec(joined: Joined, lease: str) -> list[str]:
+    """Start two nodes; gives the words of an exec there."""
+    for rank in (0, 1):
+        joined.start(joined.bed.hosts[rank], rank, STEPS, "--allow-exec", "--lease", lease, nnodes=2)
+    joined.up(2)
+    return [PYTHON, "-m", "allranks", "exec", "--runs-dir", str(joined.runs), "--run", joined.run_dir.name]
+
+
 @pytest.mark.slow
 def test_a_command_ends_with_exec_and_nothing_of_it_holds_up_the_run(joined: Joined) -> None:
     """exec is stopped while a node prints without end, for longer than the lease, and is then killed."""
-    hosts = joined.bed.hosts
-    for rank in (0, 1):
-        joined.start(hosts[rank], rank, STEPS, "--allow-exec", "--lease", "6s", nnodes=2)
-    wait_until(lambda: len(list((joined.place / "work").glob("up-*"))) == 2, BOUND, "two ranks are up")
-    words = [PYTHON, "-m", "allranks", "exec", "--runs-dir", str(joined.runs), "--run", joined.run_dir.name]
+    hosts, words = joined.bed.hosts, pair_that_allows_exec(joined, "6s")
     prints = "yes | while head -c 100000; do sleep 0.1; done"  # 1 MB a second: without a controller its disk has it
     process = hosts[0].popen([*words, prints], cwd=str(joined.place))
     printers = lambda: [p for p in hosts[1].pids() if p.command == "yes"]  # noqa: E731  (asked again and again)
@@ -449,18 +441,13 @@ def test_a_command_ends_with_exec_and_nothing_of_it_holds_up_the_run(joined: Joi
     process.send_signal(signal.SIGCONT)  # nsenter stops with what it has started (nsenter(1))
     process.wait(BOUND)
     wait_until(lambda: not printers(), BOUND, "yes is ended")
-    (joined.place / "work" / "done").touch()
-    assert set(joined.codes().values()) == {0}, joined.said("h1")
+    joined.end_well()
     joined.nothing_left()
 
 
 @pytest.mark.slow
 def test_a_command_ends_with_the_join_that_was_killed(joined: Joined) -> None:
-    hosts = joined.bed.hosts
-    for rank in (0, 1):
-        joined.start(hosts[rank], rank, STEPS, "--allow-exec", *SHORT, nnodes=2)
-    wait_until(lambda: len(list((joined.place / "work").glob("up-*"))) == 2, BOUND, "two ranks are up")
-    words = [PYTHON, "-m", "allranks", "exec", "--runs-dir", str(joined.runs), "--run", joined.run_dir.name]
+    hosts, words = joined.bed.hosts, pair_that_allows_exec(joined, "4s")
     process = hosts[0].popen([*words, '[ "$(hostname)" = h1 ] || sleep 4711'], cwd=str(joined.place))
     wait_until(lambda: any("sleep 4711" in p.command for p in hosts[1].pids()), BOUND, "the command runs on h2")
     joined.kill(hosts[1])
