@@ -126,7 +126,7 @@ class SaveForwarding:
 
 
 def _news(rank: RankSaving) -> Tuple[int, Optional[int], bool]:
-    """Return what of a rank is told without being asked; steps alone are not."""
+    """Return what is said of a rank without a question; steps alone are not."""
     return min(rank.calls, 2), rank.saved, rank.is_back
 
 
