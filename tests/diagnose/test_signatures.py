@@ -12,7 +12,7 @@ import pytest
 from allranks.diagnose.causes import CAUSES
 from allranks.diagnose.logs.lines import read_line
 from allranks.diagnose.logs.scan import Filter
-from allranks.diagnose.rules import LOG_RULES, SOURCES
+from allranks.diagnose.rules import FAILURE_RULES, LOG_RULES, RULES
 from allranks.diagnose.signatures import (
     BY_ID,
     ROWS,
@@ -151,7 +151,7 @@ def test_every_row_that_decides_names_a_label() -> None:
 
 def test_every_rule_that_a_row_names_exists_and_has_a_source() -> None:
     assert {r.rule for r in ROWS if r.rule} <= set(LOG_RULES)
-    assert all(SOURCES.values())
+    assert all(source for source, _ in (*RULES.values(), *FAILURE_RULES.values(), *LOG_RULES.values()))
 
 
 def test_an_agents_words_that_name_no_cause() -> None:

@@ -49,7 +49,8 @@ def _missed_barrier(statements: Sequence[Statement]) -> Candidate | None:
                 accusers.add(rank)
     if not late:
         return None
-    words = f"did not come to the monitored_barrier in which {_who(accusers - late, 'the others')} waited"
+    who = count_ranks(accusers - late) if accusers - late else "the others"
+    words = f"did not come to the monitored_barrier in which {who} waited"
     return Candidate("straggler", 0.9, words, culprits=frozenset(late))
 
 
@@ -88,16 +89,10 @@ def _other_sizes(statements: Sequence[Statement], all_ranks: frozenset[int]) -> 
         words = words.replace("gives", "give", 1)
     if others:
         return _unlike(words, differing)
-    words = f"the parameters that {_who(differing, 'a rank')} gives DDP have other sizes than those of rank 0"
+    words = f"the parameters that {count_ranks(differing)} gives DDP have other sizes than those of rank 0"
     return _unlike(words)
 
 
 def _unlike(words: str, odd: Iterable[int] = ()) -> Candidate:
     culprits = frozenset(odd)
     return Candidate("collective-shape-mismatch", 0.9 if culprits else 0.6, words, culprits=culprits)
-
-
-def _who(ranks: set[int], otherwise: str) -> str:
-    if ranks:
-        return count_ranks(sorted(ranks))
-    return otherwise

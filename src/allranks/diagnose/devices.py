@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from allranks.findings import Finding, Where
@@ -81,18 +81,13 @@ def device_reason(rank: int, node: str, of_nodes: Mapping[str, Devices]) -> Reas
     """Say what slows the GPU of a rank, or its node's ports, and no other of the run; None where nothing shows."""
     devices = of_nodes.get(node, Devices())
     pair = devices.gpu(rank)
-    if pair is not None:
-        others = [gpu for one in of_nodes.values() for gpu in one.now.gpus if gpu is not pair[0]]
-        reason = _slow_gpu(node, *pair, others)
-        if reason is not None:
-            return reason
     waits = [_grown(one, port, "port_xmit_wait") for one in of_nodes.values() for port in one.now.ports]
     usual = sorted(waits)[len(waits) // 2] if waits else 0
-    for port in devices.now.ports:
-        reason = _slow_port(node, devices, port, usual)
-        if reason is not None:
-            return reason
-    return None
+    reasons = [_slow_port(node, devices, port, usual) for port in devices.now.ports]
+    if pair is not None:
+        others = [gpu for one in of_nodes.values() for gpu in one.now.gpus if gpu is not pair[0]]
+        reasons.insert(0, _slow_gpu(node, *pair, others))
+    return next(filter(None, reasons), None)
 
 
 def _slow_gpu(node: str, gpu: GpuCounters, before: GpuCounters, others: Sequence[GpuCounters]) -> Reason | None:
@@ -127,6 +122,10 @@ def _slow_gpu(node: str, gpu: GpuCounters, before: GpuCounters, others: Sequence
         (errors >= REPLAYS, f"its NVLinks counted {errors} errors", links),
     )
     evidence = (f"{gpu.address}: {gpu.clock} of {gpu.clock_max} MHz, NVML's reasons {gpu.held:#x}",)
+    return _first(reasons, evidence)
+
+
+def _first(reasons: Iterable[tuple[bool | int, str, str]], evidence: tuple[str, ...] = ()) -> Reason | None:
     return next((Reason(words, remedy, True, evidence) for holds, words, remedy in reasons if holds), None)
 
 
@@ -136,16 +135,26 @@ def _grown(devices: Devices, port: PortCounters, *names: str) -> int:
 
 
 def _slow_port(node: str, devices: Devices, port: PortCounters, usual_wait: int) -> Reason | None:
+    name = f"port {port.port} of {node}"
     symbols = _grown(devices, port, "symbol_error")
-    if symbols >= SYMBOLS:
-        words = f"port {port.port} of {node} counted {symbols} symbol errors"
-        return Reason(words, f"replace the cable of {port.port} on {node}", True)
     lost = _grown(devices, port, "out_of_sequence", "packet_seq_err", "retrans_pkts")
-    if lost >= OUT_OF_ORDER:
-        words = f"port {port.port} of {node} counted {lost} packets out of sequence or sent again"
-        return Reason(words, "look at the switches for lost packets: PFC, ECN, and the load of each path", True)
     waited = _grown(devices, port, "port_xmit_wait")
-    if waited >= LEAST_WAIT and waited > WAITED * usual_wait:
-        words = f"port {port.port} of {node} could not send for {waited} ticks, the usual port for {usual_wait}"
-        return Reason(words, f"look for what fills the path of {port.port}: other jobs, a slow receiver", True)
-    return None
+    return _first(
+        (
+            (
+                symbols >= SYMBOLS,
+                f"{name} counted {symbols} symbol errors",
+                f"replace the cable of {port.port} on {node}",
+            ),
+            (
+                lost >= OUT_OF_ORDER,
+                f"{name} counted {lost} packets out of sequence or sent again",
+                "look at the switches for lost packets: PFC, ECN, and the load of each path",
+            ),
+            (
+                waited >= LEAST_WAIT and waited > WAITED * usual_wait,
+                f"{name} could not send for {waited} ticks, the usual port for {usual_wait}",
+                f"look for what fills the path of {port.port}: other jobs, a slow receiver",
+            ),
+        )
+    )

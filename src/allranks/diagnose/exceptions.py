@@ -128,8 +128,9 @@ def _read_block(block: str) -> tuple[ExceptionLink, list[str]] | None:
     for at, line in enumerate(lines):
         match = _LAST.match(line)  # no blank and no indented line
         if match:
-            file, number, function = innermost_frame("\n".join(lines[:at]))
-            return ExceptionLink(match[1], match[2] or "", file, number, function), lines[at + 1 :]
+            file, number, function = innermost(_FRAME.findall("\n".join(lines[:at])))
+            link = ExceptionLink(match[1], match[2] or "", file, int(number) if number else None, function)
+            return link, lines[at + 1 :]
     return None
 
 
@@ -154,12 +155,6 @@ def _worker(head: str) -> str:
 def is_of_library(file: str) -> bool:
     """Tell whether a file of a traceback is a library's, not the user's own."""
     return _LIBRARY.search(file) is not None
-
-
-def innermost_frame(trace: str) -> tuple[str, int | None, str]:
-    """Find file, line and function of the innermost frame in the user's own code, else of the innermost of all."""
-    file, number, function = innermost(_FRAME.findall(trace))
-    return file, int(number) if number else None, function
 
 
 def innermost(frames: Sequence[tuple[str, str, str]]) -> tuple[str, str, str]:

@@ -51,32 +51,22 @@ def read_gpu(text: str) -> GpuMemory | None:
         idle = max(0, figures["reserved"] - figures["allocated"])
     gpu = _GPU.search(text)
     named = [(int(pid), _bytes(size, unit)) for pid, size, unit in _OTHER.findall(text)]
-    return GpuMemory(
-        figures["wanted"],
-        figures["total"],
-        free=figures["free"],
-        idle=idle,
-        gpu=int(gpu[1]) if gpu else None,
-        others=_others(figures, named),
-        pids=tuple(pid for pid, _ in named),
-    )
-
-
-def _others(figures: dict[str, int | None], named: list[tuple[int, int]]) -> int:
-    """Compute the bytes that other processes hold.
-
-    torch 2.1 to 2.3 name this process by its pid alone: the largest is taken for it.
-    """
     total = figures["total"]
     free = figures["free"]
-    ours = figures["ours"]
-    if total is None or free is None:
-        return 0
-    if ours is None:
-        ours = max((size for _, size in named), default=None)
-    if ours is None:
-        return 0
-    return max(0, total - free - ours)
+    others = 0
+    # torch 2.1 to 2.3 name this process by its pid alone: the largest is taken for it
+    ours = figures["ours"] or max((size for _, size in named), default=0)
+    if total is not None and free is not None and ours:
+        others = max(0, total - free - ours)
+    return GpuMemory(
+        figures["wanted"],
+        total,
+        free=free,
+        idle=idle,
+        gpu=int(gpu[1]) if gpu else None,
+        others=others,
+        pids=tuple(pid for pid, _ in named),
+    )
 
 
 def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:

@@ -87,7 +87,7 @@ def _with_warnings(verdict: Verdict, incident: Incident) -> Finding:
 
 def judge_logs(logs: Evidence) -> Verdict:
     """Give the verdict on logs alone; `unknown` where nothing is sure enough."""
-    candidates = [c for rule in LOG_RULES.values() for c in rule(logs)]
+    candidates = [c for _, rule in LOG_RULES.values() for c in rule(logs)]
     if not candidates:
         return _nothing(logs)
     candidates = [replace(c, worlds=logs.worlds) for c in candidates]
@@ -110,9 +110,9 @@ def judge_logs(logs: Evidence) -> Verdict:
 
 
 def _on_run(incident: Incident) -> Verdict | None:
-    answers = [rule(incident) for rule in RULES.values()]
+    answers = [rule(incident) for _, rule in RULES.values()]
     failed_ranks = failures(incident)
-    answers += [rule(incident, failed_ranks) for rule in FAILURE_RULES.values()]
+    answers += [rule(incident, failed_ranks) for _, rule in FAILURE_RULES.values()]
     candidates = [c for c in answers if c is not None and _counts(incident, c)]
     if not candidates:
         failed = any(e.failed for e in incident.exits)

@@ -15,7 +15,7 @@ from allranks.text import join_words, plural
 
 from ..candidate import Candidate
 from ..words import count_ranks
-from .recorder import RecorderEntry, ranks_by_call
+from .recorder import RecorderEntry, outside_most, ranks_by_call
 
 UNLIKE_SHAPES = "unlike-shapes"  # findings: one operation with different shapes or types, and different operations
 UNLIKE_CALLS = "unlike-calls"
@@ -83,16 +83,13 @@ def _with_crashed(entries: Mapping[int, RecorderEntry], crashed: Iterable[int]) 
 
 def _compared(entries: Mapping[int, RecorderEntry]) -> Candidate:
     alike = ranks_by_call(entries)
-    odd: frozenset[int] = frozenset()
-    if len(alike[0]) > len(alike[1]):
-        odd = frozenset(rank for ranks in alike[1:] for rank in ranks)
     parts = []
     for ranks in alike:
         entry = entries[ranks[0]]
         parts.append(f"{count_ranks(ranks)} {plural(len(ranks), 'calls', 'call')} {entry.detail}")
     is_shape = len({entry.what for entry in entries.values()}) == 1
     cause = "collective-shape-mismatch" if is_shape else "collective-mismatch"
-    return Candidate(cause, 0.8, join_words(parts), culprits=odd)
+    return Candidate(cause, 0.8, join_words(parts), culprits=frozenset(outside_most(alike)))
 
 
 def _by_elimination(

@@ -16,7 +16,16 @@ from allranks.text import group, join_words, plural
 
 from ..candidate import Candidate, Strength
 from ..words import count_ranks, name_by_node
-from .recorder import DEFAULT, RankRecording, RecordedGroup, RecorderEntry, Transfer, TransferEnds, ranks_by_call
+from .recorder import (
+    DEFAULT,
+    RankRecording,
+    RecordedGroup,
+    RecorderEntry,
+    Transfer,
+    TransferEnds,
+    outside_most,
+    ranks_by_call,
+)
 
 SAID = 2  # collectives that a message names
 EVIDENCE = 3
@@ -402,7 +411,7 @@ def _idle(by_rank: Recorded) -> set[int]:
 
 
 def _different(stalls: Sequence[Stall], unheard: Sequence[str]) -> Account:
-    odd = tuple(sorted({rank for stall in stalls for rank in _odd(stall.kinds)}))
+    odd = tuple(sorted({rank for stall in stalls for rank in outside_most(stall.kinds)}))
     is_shape = len({entry.operation for entry in stalls[0].inside.values()}) == 1
     return Account(CollectiveFault.DIFFERENT, odd, stalls[0].says(), (*_lines(stalls), *unheard), is_shape)
 
@@ -442,13 +451,6 @@ def _most_waited_for(circles: Iterable[Collection[int]], reasons: Iterable[Stall
     if not most or (len(most) == 2 and most[0][1] == most[1][1]):
         return ()
     return (most[0][0],)
-
-
-def _odd(kinds: Sequence[Sequence[int]]) -> Ranks:
-    """List the ranks outside the largest set; none where the two largest are equal."""
-    if len(kinds) < 2 or len(kinds[0]) == len(kinds[1]):
-        return ()
-    return tuple(sorted(rank for ranks in kinds[1:] for rank in ranks))
 
 
 def _lines(stalls: Sequence[Stall | Unmatched]) -> tuple[str, ...]:

@@ -394,6 +394,13 @@ def ranks_by_call(entries: Mapping[int, RecorderEntry]) -> list[list[int]]:
     return sorted(by_kind.values(), key=lambda ranks: (-len(ranks), ranks))
 
 
+def outside_most(alike: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """List the ranks outside the largest set; none where the two largest are equal."""
+    if len(alike) < 2 or len(alike[0]) == len(alike[1]):
+        return ()
+    return tuple(sorted(rank for ranks in alike[1:] for rank in ranks))
+
+
 def read_recording(rank: int, answer: Mapping[str, Json]) -> RankRecording:
     """Read the answer of a rank's helper."""
     try:

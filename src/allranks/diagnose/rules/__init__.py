@@ -30,9 +30,17 @@ from . import named_faults as findings
 from . import node_failures as nodes
 from .failures import Failure
 
-_ON_RUNS = {**findings.RULES, **nodes.RULES, **hung.RULES}
-_ON_FAILURES = {**rank_ended.RULES, **accused.RULES, **peer_lost.RULES}
-_ON_LOGS = {
+RULES: dict[str, tuple[str, Callable[[Incident], Candidate | None]]] = {
+    **findings.RULES,
+    **nodes.RULES,
+    **hung.RULES,
+}
+FAILURE_RULES: dict[str, tuple[str, Callable[[Incident, Sequence[Failure]], Candidate | None]]] = {
+    **rank_ended.RULES,
+    **accused.RULES,
+    **peer_lost.RULES,
+}
+LOG_RULES: dict[str, tuple[str, Callable[[Evidence], list[Candidate]]]] = {
     **log_lines.RULES,
     **log_xids.RULES,
     **log_collectives.RULES,
@@ -40,9 +48,3 @@ _ON_LOGS = {
     **log_connections.RULES,
     **log_ends.RULES,
 }
-RULES: dict[str, Callable[[Incident], Candidate | None]] = {name: rule for name, (_, rule) in _ON_RUNS.items()}
-FAILURE_RULES: dict[str, Callable[[Incident, Sequence[Failure]], Candidate | None]] = {
-    name: rule for name, (_, rule) in _ON_FAILURES.items()
-}
-LOG_RULES: dict[str, Callable[[Evidence], list[Candidate]]] = {name: rule for name, (_, rule) in _ON_LOGS.items()}
-SOURCES: dict[str, str] = {name: row[0] for table in (_ON_RUNS, _ON_FAILURES, _ON_LOGS) for name, row in table.items()}

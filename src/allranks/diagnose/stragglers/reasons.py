@@ -6,6 +6,7 @@ purpose (it saves, it evaluates, it sleeps) is described, and is not a fault of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,6 @@ from allranks.protocol.samples import StackSample, SuspectLook
 from allranks.text import format_percent, group
 
 from ..hangs.doing import ActivityKind, Doing, doing, read_sample
-from ..hangs.stacks import Frame
 
 THROTTLED = 0.1  # of the time that its control group stood still
 NO_CPU = 0.25  # of the time that it was ready to run and did not
@@ -167,11 +167,5 @@ def _word(doing: Doing) -> str:
 
 
 def _place(doings: Sequence[Doing]) -> str:
-    frames: dict[Frame, int] = {}
-    for one in doings:
-        if one.at is not None:
-            frames[one.at] = frames.get(one.at, 0) + 1
-    if not frames:
-        return ""
-    frame = max(frames, key=lambda at: frames[at])
-    return f" at {frame}"
+    places = Counter(one.at for one in doings if one.at is not None)
+    return "".join(f" at {place}" for place, _ in places.most_common(1))
