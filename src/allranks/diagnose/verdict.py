@@ -32,7 +32,7 @@ from .rules.log_ends import ENDED, locate
 from .signatures import Sign
 from .values import find_value
 from .words import DECIDE_AT_START, name_ranks, short
-from .worlds import read_worlds, worlds_of_schedulers
+from .worlds import SCHEDULERS, read_worlds
 
 CLEARLY = 0.1  # seconds: more than the clocks' error
 UNDECIDED = 0.45  # the most that an `unknown` has
@@ -124,7 +124,7 @@ def _on_run(incident: Incident) -> Verdict | None:
         texts += [end.tail, *(link.text for link in (end.raised.links if end.raised is not None else ()))]
     worlds = read_worlds(texts)
     if incident.is_joined:
-        worlds |= worlds_of_schedulers(incident.schedulers.values())
+        worlds |= {SCHEDULERS[name] for name in incident.schedulers.values() if name in SCHEDULERS}
     reader = _reader(incident)
     candidates = [replace(c, worlds=worlds, reader=reader) for c in candidates]
     candidates = [_valued(c, partial(_value, incident, c, texts)) for c in candidates]

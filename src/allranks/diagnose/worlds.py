@@ -80,12 +80,8 @@ def read_worlds(texts: Iterable[str]) -> Worlds:
     return frozenset(found)
 
 
-_SCHEDULERS = {"slurm": World.SLURM, "kubernetes": World.KUBERNETES}
-
-
-def worlds_of_schedulers(names: Iterable[str]) -> Worlds:
-    """Give the worlds of what started the nodes, as they say."""
-    return frozenset(_SCHEDULERS[name] for name in names if name in _SCHEDULERS)
+# By the names that nodes give of what started them.
+SCHEDULERS = {"slurm": World.SLURM, "kubernetes": World.KUBERNETES}
 
 
 # Names of tools and settings in a cause's text, where one accelerator has another one than NVIDIA's.

@@ -107,7 +107,9 @@ def doing(before: StackSample, after: StackSample, seconds: float) -> Doing:
     call = collective_of(stack)
     if call:
         return Doing(ActivityKind.STARTING if call in STARTING else ActivityKind.WAITING, call, at, stack=stack)
-    why = _why(after)
+    why = next((words for name, words in WAITS if after.wchan.startswith(name)), "")
+    if after.file:
+        why = f"reading {after.file}"
     if before.io and after.io - before.io >= MOVES:
         return Doing(ActivityKind.BUSY, at=at, why="it reads or writes", stack=stack)
     if after.state == "D":
@@ -135,9 +137,3 @@ def collective_of(stack: Stack) -> str:
     if in_gradients and any(f.function in BACKWARD for f in inner):
         return "backward (gradients)"
     return ""
-
-
-def _why(sample: StackSample) -> str:
-    if sample.file:
-        return f"reading {sample.file}"
-    return next((words for name, words in WAITS if sample.wchan.startswith(name)), "")

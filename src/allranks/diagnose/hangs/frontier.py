@@ -265,16 +265,13 @@ def _unequal(group: RecordedGroup, by_rank: Recorded) -> Iterator[str]:
     Where the two have a different number of them, one is done on one side, and so nothing follows.
     """
     for rank in (r for r in group.ranks if r in by_rank):
-        for (peer, is_send), sent in _by_peer(by_rank[rank].transfers.get(group, ())).items():
+        for (peer, is_send), sent in _by_peer(by_rank[rank], group).items():
             if not is_send or peer not in by_rank:
                 continue
-            received = _by_peer(by_rank[peer].transfers.get(group, ())).get((rank, False), [])
-            if len(sent) != len(received):
-                continue
-            one = sent[0]
-            other = received[0]
-            if one.elements and other.elements and one.amount != other.amount:
-                yield f"rank {rank} sends {one.amount} to rank {peer}, which receives {other.amount}"
+            received = _by_peer(by_rank[peer], group).get((rank, False), [])
+            sizes = [one.amount for one in (*sent[:1], *received[:1]) if one.elements]
+            if len(sent) == len(received) and len(set(sizes)) == 2:
+                yield f"rank {rank} sends {sizes[0]} to rank {peer}, which receives {sizes[1]}"
 
 
 def _unmatched(group: RecordedGroup, by_rank: Recorded, mute: Collection[int]) -> Iterator[Unmatched]:
@@ -283,15 +280,13 @@ def _unmatched(group: RecordedGroup, by_rank: Recorded, mute: Collection[int]) -
     Where both ranks have counted all of them, the k-th of one pairs with the k-th of the other.
     """
     for rank in (r for r in group.ranks if r in by_rank):
-        of_rank = by_rank[rank].transfers.get(group, ())
-        for (peer, is_send), transfers in _by_peer(of_rank).items():
+        for (peer, is_send), transfers in _by_peer(by_rank[rank], group).items():
             answers = 0
             if peer in by_rank and transfers[0].number and by_rank[peer].posted:
                 yield from _unanswered(group, rank, transfers, by_rank[peer].posted.get(group, {}))
                 continue
             if peer in by_rank:
-                theirs = _by_peer(by_rank[peer].transfers.get(group, ()))
-                answers = len(theirs.get((rank, not is_send), ()))
+                answers = len(_by_peer(by_rank[peer], group).get((rank, not is_send), ()))
             elif peer not in mute:
                 continue
             if len(transfers) > answers:
@@ -310,8 +305,8 @@ def _unanswered(
             return
 
 
-def _by_peer(transfers: Iterable[Transfer]) -> dict[tuple[int, bool], list[Transfer]]:
-    return group(transfers, lambda transfer: (transfer.peer, transfer.is_send))
+def _by_peer(recording: RankRecording, of_group: RecordedGroup) -> dict[tuple[int, bool], list[Transfer]]:
+    return group(recording.transfers.get(of_group, ()), lambda transfer: (transfer.peer, transfer.is_send))
 
 
 def _matched(groups: Iterable[RecordedGroup], by_rank: Recorded) -> set[tuple[int, int]]:

@@ -95,10 +95,17 @@ def _threads(text: str) -> list[tuple[bool, list[Frame]]]:
 
 
 def _read_frame(line: str) -> Frame | None:
+    """Read `  File "/work/data.py", line 41 in load`, or `    load (/work/data.py:41)`."""
     found = _FAULTHANDLER.match(line)
     if found:
         return Frame(found["file"], int(found["line"].strip("?") or 0), found["function"].strip())
-    return _read_py_spy(line)
+    function, mark, place = line.strip().rpartition(" (")  # of py-spy; a C++ name has blanks and brackets too
+    if not mark or not line[:1].isspace() or not place.endswith(")"):
+        return None
+    file, colon, number = place[:-1].rpartition(":")
+    if colon and number.isdecimal():
+        return Frame(file, int(number), function)
+    return Frame(place[:-1], 0, function)
 
 
 def native_call(text: str) -> str:
@@ -129,14 +136,3 @@ def _name(frame: Frame) -> str:
 
 def _is_native(frame: Frame) -> bool:
     return _NATIVE.search(_name(frame)) is not None
-
-
-def _read_py_spy(line: str) -> Frame | None:
-    """Read `    load (/work/data.py:41)`; a C++ name has blanks and brackets too."""
-    function, mark, place = line.strip().rpartition(" (")
-    if not mark or not line[:1].isspace() or not place.endswith(")"):
-        return None
-    file, colon, number = place[:-1].rpartition(":")
-    if colon and number.isdecimal():
-        return Frame(file, int(number), function)
-    return Frame(place[:-1], 0, function)
