@@ -332,6 +332,12 @@ class Drive:
         assert self.roster.state is State.OVER
         return self
 
+    def again(self, rank: str) -> Drive:
+        """A rank fails, every node ends, and the next attempt runs."""
+        self.exit(rank, "code=1")
+        self.through_the_end().retry()
+        return self.running()
+
 
 def play(script: str, drive: Drive | None = None, **spec: Any) -> Drive:
     """Runs a script and compares every step's actions."""
@@ -444,12 +450,7 @@ GATHERING = {
         hello h1         | node-ready setup>h1
         stop 5           | ending end>h0 end>h1
         hello h2         | node-ready end>h2
-        ended h0         | node-clean
-        drained h0       |
-        ended h1         | node-clean
-        drained h1       |
-        ended h2         | node-clean
-        drained h2       | OVER
+        through_the_end  |
     """,
     "the look was lost with the channel: it is asked for again": """
         hello h0         | node-ready setup>h0
@@ -889,10 +890,7 @@ def test_init_timeout_bounds_the_gate_too() -> None:
 def test_init_timeout_counts_anew_for_each_attempt() -> None:
     drive = Drive(init_timeout=20.0).running()
     drive.now += 100
-    drive.exit("0", "code=1")
-    drive.through_the_end()
-    drive.retry()
-    drive.running()
+    drive.again("0")
     drive.entered("0")
     assert drive.tick("19") == []
     assert drive.tick("2") == ["stacks>h1", "stacks>h2"]
@@ -999,12 +997,7 @@ def test_adopt_goes_on() -> None:
         exit 0 code=0   | rank-exit
         exit 1 code=0   | rank-exit
         exit 2 code=0   | rank-exit finding ending end>*
-        ended h0        | node-clean
-        drained h0      |
-        ended h1        | node-clean
-        drained h1      |
-        ended h2        | node-clean
-        drained h2      | OVER
+        through_the_end |
     """,
         drive,
     )
@@ -1415,10 +1408,7 @@ def test_outputs_that_may_be_lost_are_told_of_once() -> None:
     drive = Drive(retries=1).running()
     (said,) = drive.said("outputs-temporary")
     assert said["nodes"] == {f"h{i}": f"/tmp/allranks-0/h{i}/outputs" for i in range(3)}
-    drive.exit("1", "code=1")
-    drive.through_the_end()
-    drive.retry()
-    drive.running()
+    drive.again("1")
     assert len(drive.said("outputs-temporary")) == 1
     assert Drive(output_dir="/shared/out").running().said("outputs-temporary") == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.gang.test_gang import Drive, taken_over
+from tests.gang.test_gang import Drive, summary, taken_over
 
 from allranks.gang.passed_signals import CONTROLLER, LATE_SECONDS, SAME_SECONDS, SignalWays
 from allranks.gang.states import UserSignal
@@ -88,21 +88,17 @@ def test_a_new_channel_brings_what_the_old_one_lost_and_nothing_twice() -> None:
     signalled(drive)
     drive.now += 10
     signalled(drive)
-    ranks = {"1": {"pid": 101, "start_time": 1, "exit": None}}
-    summary = {"attempt": 0, "ranks": ranks, "ending": False, "ended": None}
-    assert drive.hello("h1", {**summary, "signals": 2}) == []
-    assert drive.hello("h1", {**summary, "signals": 1}) == ["signal>h1"]
+    runs = summary(0, r1=None)
+    assert drive.hello("h1", {**runs, "signals": 2}) == []
+    assert drive.hello("h1", {**runs, "signals": 1}) == ["signal>h1"]
     assert drive.last("signal")["order"] == 2
-    assert drive.hello("h1", {**summary, "signals": 0}) == ["signal>h1", "signal>h1"]
+    assert drive.hello("h1", {**runs, "signals": 0}) == ["signal>h1", "signal>h1"]
 
 
 def test_the_next_attempt_begins_to_count_anew() -> None:
     drive = Drive(retries=1).running()
     signalled(drive)
-    drive.exit("1", "code=3")
-    drive.through_the_end()
-    drive.retry()
-    drive.running()
+    drive.again("1")
     drive.now += 10
     signalled(drive)
     assert (drive.last("signal")["attempt"], drive.last("signal")["order"]) == (1, 1)
@@ -111,7 +107,6 @@ def test_the_next_attempt_begins_to_count_anew() -> None:
 def test_a_controller_that_took_over_goes_on_counting() -> None:
     drive = taken_over(Drive().running().notes)
     for index, name in enumerate(drive.names):
-        ranks = {str(index): {"pid": 100 + index, "start_time": 1, "exit": None}}
-        drive.hello(name, {"attempt": 0, "ranks": ranks, "ending": False, "ended": None, "signals": 3})
+        drive.hello(name, {**summary(0, **{f"r{index}": None}), "signals": 3})
     signalled(drive)
     assert drive.last("signal")["order"] == 4

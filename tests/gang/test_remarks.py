@@ -61,10 +61,7 @@ def test_it_is_evidence_where_the_run_fails_on_that_node_alone() -> None:
 def test_it_holds_for_the_attempts_that_follow() -> None:
     drive = Drive(3).running()
     remark(drive, "h1")
-    drive.exit("1", "code=1")
-    drive.through_the_end()
-    drive.retry()
-    drive.running()
+    drive.again("1")
     assert remark(drive, "h1") == []
     assert len(warned(drive)) == 1
     drive.exit("1", "code=1")

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.campaign import Campaign
-from tests.gang.test_gang import Drive
+from tests.gang.test_gang import Drive, summary
 
 from allranks import program
 from allranks.agent import saving as agent_side
@@ -133,6 +133,12 @@ class Rig:
             for rank in self.ranks.values():
                 rank.turn()
 
+    def turns_and_look(self, count: int) -> None:
+        """Ranks go on, and the gang hears what has come of it."""
+        self.turns(count)
+        self.look()
+        self.deliver_all()
+
     @property
     def saved(self) -> list[list[int]]:
         return [rank.saved for rank in self.ranks.values()]
@@ -245,9 +251,7 @@ def test_a_rank_that_never_calls_is_not_waited_for(tmp_path: Path) -> None:
     alone.callers(0, 1)
     alone.ask()
     alone.deliver_all()
-    alone.turns(5)
-    alone.look()
-    alone.deliver_all()
+    alone.turns_and_look(5)
     assert alone.drive.gang.saving.saved == SavedStep(12, 2, 2)
 
 
@@ -258,9 +262,7 @@ def test_a_request_before_the_first_call_is_kept(tmp_path: Path) -> None:
     early.turns(1)
     early.callers()
     early.deliver_all()
-    early.turns(1)  # with its second call a rank has shown at which steps it calls
-    early.look()
-    early.deliver_all()
+    early.turns_and_look(1)  # with its second call a rank has shown at which steps it calls
     early.turns(5)
     assert early.saved == [[4]] * 2
 
@@ -269,9 +271,7 @@ def test_a_second_request_while_one_is_under_way_is_the_same_and_a_later_one_ano
     rig.ask()
     rig.ask("USR2")
     rig.deliver_all()
-    rig.turns(5)
-    rig.look()
-    rig.deliver_all()
+    rig.turns_and_look(5)
     assert rig.saved == [[12]] * 4
     rig.ask()
     rig.deliver_all()
@@ -286,9 +286,7 @@ def test_a_node_that_was_away_hears_the_last_word_again(rig: Rig) -> None:
     rig.deliver_all()
     rig.turns(3)
     assert rig.saved == [[]] * 4
-    ranks = {str(r): {"pid": 100 + r, "start_time": 1, "exit": None} for r in (2, 3)}
-    summary = {"attempt": 0, "ranks": ranks, "ending": False, "ended": None, "signals": 1}
-    assert "save>h1" in rig.drive.hello("h1", summary)
+    assert "save>h1" in rig.drive.hello("h1", {**summary(0, r2=None, r3=None), "signals": 1})
     rig.deliver_all()
     rig.turns(9)
     assert [len(steps) for steps in rig.saved] == [1] * 4 and len({steps[0] for steps in rig.saved}) == 1
@@ -332,9 +330,7 @@ def test_a_stop_lets_ranks_save_first(rig: Rig) -> None:
 def test_a_stop_soon_after_a_save_asks_for_no_other(rig: Rig) -> None:
     rig.ask()
     rig.deliver_all()
-    rig.turns(3)
-    rig.look()
-    rig.deliver_all()
+    rig.turns_and_look(3)
     rig.drive.now += 1
     assert rig.drive.stop("30")[0] == "ending"
 
@@ -360,9 +356,7 @@ def test_ranks_that_do_not_save_in_time_are_ended(rig: Rig) -> None:
 def test_ranks_that_end_after_saving_have_saved(rig: Rig) -> None:
     rig.drive.stop("30")
     rig.deliver_all()
-    rig.turns(2)
-    rig.look()
-    rig.deliver_all()
+    rig.turns_and_look(2)
     for rank in range(4):
         rig.drive.exit(str(rank), "code=0")
     assert rig.drive.said("saved")[0] == {"step": 12, "ranks": 4, "of": 4, "seconds": 0.0, "others": {}}

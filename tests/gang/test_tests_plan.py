@@ -30,10 +30,7 @@ def test_a_quick_test_goes_before_the_program_and_costs_no_attempt() -> None:
     start = drive.last("start")
     assert start["ranks"][0]["argv"][-1] == "train.py"
     assert start["ranks"][0]["env"]["TORCHELASTIC_RESTART_COUNT"] == "0"
-    drive.exit("0", "code=1")
-    drive.through_the_end()
-    drive.retry()
-    drive.running()
+    drive.again("0")
     assert argv_of(drive)[-1] == "train.py", "the test is not repeated"
     assert drive.last("start")["ranks"][0]["env"]["TORCHELASTIC_RESTART_COUNT"] == "1"
 

@@ -17,10 +17,7 @@ def test_ranks_get_the_values_and_every_other_brace() -> None:
     argv = drive.last("start")["ranks"][0]["argv"]
     node_dir = "/tmp/allranks-0/h0"
     assert list(argv[-len(words) + 1 :]) == [f"--out={node_dir}/outputs/a0", "run-1", *FOREIGN]
-    drive.exit("0", "code=3")
-    drive.through_the_end()
-    drive.retry()
-    drive.running()
+    drive.again("0")
     assert f"--out={node_dir}/outputs/a1" in drive.last("start")["ranks"][0]["argv"]
 
 
