@@ -80,11 +80,6 @@ def has_nvidia(host: Host) -> bool:
     return bool(host.glob("/dev/nvidia[0-9]*") or of_driver(host)) or host.facts.gpus.vendor == "nvidia"
 
 
-def has_amd(host: Host) -> bool:
-    """There are AMD GPUs that ROCm can use."""
-    return host.exists("/dev/kfd") and (host.facts.gpus.vendor == "amd" or bool(host.glob("/dev/dri/renderD*")))
-
-
 # -- nvidia-smi ------------------------------------------------------------------------------------
 
 
@@ -193,7 +188,8 @@ def rocm_smi(host: Host, *words: str) -> Optional[Dict[str, JsonObject]]:
 
 
 def _ask_rocm(host: Host, program: str, words: Sequence[str]) -> Json:
-    if not has_amd(host) or host.which(program) is None:
+    has_amd = host.exists("/dev/kfd") and (host.facts.gpus.vendor == "amd" or host.glob("/dev/dri/renderD*"))
+    if not has_amd or host.which(program) is None:
         return None
     ran = host.run([program, *words, "--json"], SECONDS)
     if ran.code is None:

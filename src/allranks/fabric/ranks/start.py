@@ -23,8 +23,14 @@ T = TypeVar("T")
 def start(options: Options) -> int:
     """Run a suite and give the exit code; raise ValueError for wrong usage."""
     run = _suite(options)
-    job = _join(options)
-    if job is None:
+    try:
+        job = SuiteJob(os.environ, options.timeout)
+    except STORE_ERRORS as problem:
+        rank = os.environ["RANK"]
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        opens = "can't open" if rank == "0" else "does not reach"
+        text = f"rank {rank} {opens} the store at {address} within {options.timeout:g} s: {describe_error(problem)}"
+        print(f"FAIL start: {text}", file=sys.stderr, flush=True)
         return HANG
     if options.suite == "pairs":
         return pairs.run(job, options)
@@ -59,15 +65,3 @@ def _chosen(options: Options, names: Sequence[str], quick: Sequence[str], noun: 
     if options.only:
         return [name for name in names if name in options.only]
     return [name for name in names if name in quick or not options.quick]
-
-
-def _join(options: Options) -> SuiteJob | None:
-    try:
-        return SuiteJob(os.environ, options.timeout)
-    except STORE_ERRORS as problem:
-        rank = os.environ["RANK"]
-        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        opens = "can't open" if rank == "0" else "does not reach"
-        text = f"rank {rank} {opens} the store at {address} within {options.timeout:g} s: {describe_error(problem)}"
-        print(f"FAIL start: {text}", file=sys.stderr, flush=True)
-        return None

@@ -167,19 +167,15 @@ def send_recv(lab: Lab) -> str:
     counts = counts_of(lab)
     turn = 0
     for step in (1, lab.world - 1):
+        source = (lab.rank - step) % lab.world
         for _, count, dtype in rounds(counts):
             lab.arrive(turn)
-            _ring(lab, turn, step, count, dtype)
+            result = lab.empty(count, dtype)
+            run_batch(ring(lab.give_moved(turn, count, dtype), (lab.rank + step) % lab.world, result, source))
+            lab.settle()
+            lab.check_moved(result, source, turn, dtype)
             turn += 1
     return f"isend/irecv ring both ways  {lab.use(*DTYPES)}"
-
-
-def _ring(lab: Lab, turn: int, step: int, count: int, dtype: str) -> None:
-    source = (lab.rank - step) % lab.world
-    result = lab.empty(count, dtype)
-    run_batch(ring(lab.give_moved(turn, count, dtype), (lab.rank + step) % lab.world, result, source))
-    lab.settle()
-    lab.check_moved(result, source, turn, dtype)
 
 
 def large_payloads(lab: Lab) -> str:
