@@ -101,7 +101,8 @@ def on_met_nodes(launch: JoinLaunch, view: View, check: bool, printing: Printing
     with meeting.failure_is_sent():
         cluster = meeting.gather()
         spec = meeting.spec_on(cluster)
-        meeting.on_stop(_stop_here)
+        # A node that wants the end ends this process, as if it had got the signal.
+        meeting.on_stop(lambda why: os.kill(os.getpid(), signal.SIGINT if why == "ctrl-c" else signal.SIGTERM))
         if check:
             code = look(spec, cluster, choose(spec), printing, meeting.transport())
             message = "the check found what node 0 shows" if code else "the check found nothing wrong"
@@ -111,11 +112,6 @@ def on_met_nodes(launch: JoinLaunch, view: View, check: bool, printing: Printing
             message = "a test failed: see node 0" if code else "all tests passed"
     meeting.finish(code, message)
     return code
-
-
-def _stop_here(reason: str) -> None:
-    """End a check or a test because a node wants it, as if this process had got the signal."""
-    os.kill(os.getpid(), signal.SIGINT if reason == "ctrl-c" else signal.SIGTERM)
 
 
 class NodeView(View):

@@ -94,7 +94,9 @@ def _main() -> int:
         asked = [word for word in words if word in ASKS_FOR_HELP]
         words = [*(word for word in words[1:] if word not in ASKS_FOR_HELP), *(asked[:1] or ["--help"])]
     if not words or words[0] in ASKS_FOR_HELP:
-        print(USAGE.format(verbs="\n".join(_listed(name) for name in VERBS)))
+        lines = [f"  {verb:<8} {what}" for verb, what in VERBS.items()]
+        lines.insert(list(VERBS).index(FIRST_RARE), "\nmore rarely:")
+        print(USAGE.format(verbs="\n".join(lines)))
         return exitcodes.DONE if words else exitcodes.USAGE
     if words[0] in ("--version", "-V"):
         print(f"allranks {allranks.__version__}")
@@ -102,11 +104,6 @@ def _main() -> int:
     if words[0] in LINUX_ONLY and not set(words[1:2]) & ASKS_FOR_HELP:
         streams.go_on_without_output()
     return run_verb(words[0], words[1:])
-
-
-def _listed(verb: str) -> str:
-    heading = "\nmore rarely:\n" if verb == FIRST_RARE else ""
-    return f"{heading}  {verb:<8} {VERBS[verb]}"
 
 
 def _path(error: click.UsageError, verb: str) -> str:

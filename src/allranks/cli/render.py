@@ -66,7 +66,11 @@ def command(what: str, typed: Given, config: str | None, output: str | None, for
     elif output is not None:
         click.echo("\n".join(f"wrote {Path(output) / name}" for name in files))
     else:
-        click.echo("\n".join(f"==> {name} <==\n{_shown(text)}" for name, text in files.items()).rstrip("\n"))
+        shown = {
+            name: text if isinstance(text, str) else f"({len(text):,} bytes that --output writes)\n"
+            for name, text in files.items()
+        }
+        click.echo("\n".join(f"==> {name} <==\n{text}" for name, text in shown.items()).rstrip("\n"))
     return DONE
 
 
@@ -134,12 +138,6 @@ def write(files: Rendered, directory: Path, force: bool) -> None:
                 file.write(text if isinstance(text, bytes) else text.encode())
     except OSError as error:
         raise UsageError(f"--output {directory}: {error.strerror}. Set a directory that you may write to") from None
-
-
-def _shown(text: str | bytes) -> str:
-    if isinstance(text, str):
-        return text
-    return f"({len(text):,} bytes that --output writes)\n"
 
 
 @omit_empty("bytes")

@@ -93,16 +93,15 @@ def command(run: str | None, on: str | None, watch: bool, quiet: bool, runs_dir:
                 import shutil  # imported late: it loads the compression libraries, and only this needs it
 
                 width, height = shutil.get_terminal_size()
-                shown = [_fit_width(line, width - 1) for line in shown[: max(1, height - 1)]]
+                fitting = shown[: max(1, height - 1)]
+                shown = [
+                    line if shown_length(line) < width else clean(line, colour=False)[: width - 1] for line in fitting
+                ]
             redraw_lines(sys.stdout, rows, shown, colour)
             rows = len(shown) if redraws else 0
         if not watch or report.state in (*OVER, ORPHANED):
             return DONE
         time.sleep(1.0)
-
-
-def _fit_width(line: str, width: int) -> str:
-    return line if shown_length(line) <= width else clean(line, colour=False)[:width]
 
 
 def describe(run: RunDirectory, now: float) -> StatusReport:
@@ -161,7 +160,8 @@ def lines(report: StatusReport, colour: bool = False) -> list[str]:
         warnings = [warning for node in group for warning in node.warnings]
         described += [f"  warning: {clean(warning, colour=False)}" for warning in warnings]
         if report.state not in OVER and report.lease_end is None and len(group) == 1:
-            described += _pids(group[0].ranks, width)
+            pids = ", ".join(f"{rank.rank}:{rank.pid}" for rank in group[0].ranks if rank.pid)
+            described += [f"{'':<{width}}  rank:pid {pids}"] if pids else []
     if report.verdict is not None:
         described.append(f"verdict: {report.verdict.finding.message}")
     return [paint_line(part, colour) for line in described for part in line.split("\n")]
@@ -207,8 +207,3 @@ def _lease_end_line(ended: LeaseEnd, nodes: Sequence[NodeStatus]) -> str:
         line += f" with each rank at step {step} or further"
     line += f", and the lease had ended the ranks by {utc(ended.ranks_t)}"
     return f"{line}. `allranks attach` fetches their last output and says how the run ended"
-
-
-def _pids(ranks: Sequence[RankStatus], width: int) -> list[str]:
-    pids = ", ".join(f"{rank.rank}:{rank.pid}" for rank in ranks if rank.pid)
-    return [f"{'':<{width}}  rank:pid {pids}"] if pids else []

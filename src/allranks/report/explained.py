@@ -207,9 +207,7 @@ def _wrapped(text: str, width: int, indent: str) -> list[str]:
 def _capitalised(text: str) -> str:
     """Begin a sentence; a program's name keeps its form."""
     first = text.partition(" ")[0]
-    if first in _NAMES or not first.islower():
-        return text
-    return text[:1].upper() + text[1:]
+    return text if first in _NAMES or not first.islower() else text[:1].upper() + text[1:]
 
 
 def _sentence(text: str) -> str:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from allranks.errors import UsageError
 from allranks.protocol.codec import decode_parts, encode
 from allranks.protocol.jsontext import Json
-from allranks.protocol.run_facts import Fact, Stamped, read_lines, write_line
+from allranks.protocol.run_facts import read_lines, write_line
 from allranks.settings import secretforms as forms
 from allranks.settings.secrets import REDACTED, is_secret_name
 
@@ -349,6 +349,7 @@ def _in_quotes(value: str) -> str:
 def redacted(record: Record, redactor: Redactor) -> Record:
     """All that a page shows; the redactor has the list of what was hidden."""
     names = redactor.text
+    facts = enumerate(record.facts, 1)
     return replace(
         record,
         name=names(record.name, "names"),
@@ -357,9 +358,9 @@ def redacted(record: Record, redactor: Redactor) -> Record:
         run=None if record.run is None else _record(record.run, "run.json", redactor),
         result=None if record.result is None else _record(record.result, "result.json", redactor),
         status=_record(record.status, "status.json", redactor),
-        facts=tuple(_facts(record.facts, redactor)),
+        facts=tuple(read_lines(redactor.value(write_line(s), "events.jsonl", at) for at, s in facts)),
         preflight=_record(record.preflight, "evidence/preflight.json", redactor),
-        checks=_keys(record.checks, redactor),
+        checks={check: {names(n, "names"): s for n, s in row.items()} for check, row in record.checks.items()},
         tests=tuple(_record(tested, f"{tested.run}/result.json", redactor) for tested in record.tests),
         links=tuple(redactor.value(record.links, "outputs")),
         texts={names(f, "names"): _text(f, text, redactor) for f, text in record.texts.items()},
@@ -372,22 +373,10 @@ def _record(record: Part, file: str, redactor: Redactor) -> Part:
     return decode_parts(type(record), redactor.value(encode(record), file))
 
 
-def _facts(facts: Iterable[Stamped[Fact]], redactor: Redactor) -> Iterator[Stamped[Fact]]:
-    return read_lines(redactor.value(write_line(s), "events.jsonl", at + 1) for at, s in enumerate(facts))
-
-
 def _text(file: str, text: str, redactor: Redactor) -> str:
     """JSON by its parts, as texts in it are escaped; anything else line by line."""
     if file.endswith(".jsonl"):
-        lines = [
-            redactor.json_line(line, file, i + 1) or redactor.text(line, file, i + 1)
-            for i, line in enumerate(text.split("\n"))
-        ]
-        return "\n".join(lines)
+        lines = enumerate(text.split("\n"), 1)
+        return "\n".join(redactor.json_line(line, file, at) or redactor.text(line, file, at) for at, line in lines)
     document = redactor.document(text, file) if file.endswith(".json") else None
     return redactor.text(text, file, 1) if document is None else document
-
-
-def _keys(checks: Mapping[str, Mapping[str, str]], redactor: Redactor) -> dict[str, dict[str, str]]:
-    """Node names may have to be hidden; statuses are ours."""
-    return {check: {redactor.text(n, "names"): s for n, s in row.items()} for check, row in checks.items()}

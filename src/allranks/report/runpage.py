@@ -56,6 +56,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
     ledger = result.time_ledger or ledger_of(own, record.status)
     links_of, links = _links(record, [node.name for node in run.nodes])
     checks_summary, columns, checks, columns_left_out = _checks(record)
+    share = TEXTS // max(1, len(record.texts))
     return render(
         "run.html",
         script=Markup(script),
@@ -91,7 +92,7 @@ def run_page(record: Record, hidden: Sequence[Hidden] = ()) -> str:
         checks=checks,
         columns_left_out=columns_left_out,
         check_words=WORDS,
-        texts=_texts(record.texts),
+        texts=[(file, escape(cut(text, share))) for file, text in record.texts.items()],
         logs=_logs(record.excerpts),
         logs_left_out=record.logs_left_out,
         environment=_environment(record),
@@ -178,11 +179,6 @@ def _checks(record: Record) -> tuple[str, list[str], dict[str, Mapping[str, str]
 
 
 # -- logs ------------------------------------------------------------------------------------------
-
-
-def _texts(texts: Mapping[str, str]) -> list[tuple[str, Markup]]:
-    share = TEXTS // max(1, len(texts))
-    return [(file, escape(cut(text, share))) for file, text in texts.items()]
 
 
 def _logs(excerpts: Sequence[Excerpt]) -> list[tuple[LogName, str, int, list[tuple[int, str]]]]:

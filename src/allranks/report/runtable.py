@@ -41,6 +41,4 @@ def _verdict(run: RunBrief) -> str:
     if run.verdict is None or not run.verdict.message:
         return ""
     message = first_line(run.verdict.message, UNLIMITED)
-    if run.verdict.cause:
-        return f"{run.verdict.cause}: {message}"
-    return message
+    return f"{run.verdict.cause}: {message}" if run.verdict.cause else message

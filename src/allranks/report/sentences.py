@@ -93,7 +93,7 @@ def opening_lines(opened: RunOpened) -> list[str]:
         f"nodes     {names}   (from {opened.source})",
     ]
     if opened.roles:
-        lines[2:3] = [f"{role.name:<9} {_role(role)}" for role in opened.roles]
+        lines[2:3] = map(_role, opened.roles)
     if opened.spares:
         lines.append("spares    " + ", ".join(map(_node, opened.spares)))
     if opened.environment:
@@ -103,15 +103,13 @@ def opening_lines(opened: RunOpened) -> list[str]:
 
 def _role(role: OpenedRole) -> str:
     after = f"   (after {', '.join(role.after)})" if role.after else ""
-    return f"{list_first(role.nodes, NODES_SHOWN)}: {shlex.join(role.command)}{after}"
+    return f"{role.name:<9} {list_first(role.nodes, NODES_SHOWN)}: {shlex.join(role.command)}{after}"
 
 
 def _node(node: NodeEntry) -> str:
     host = node.host or ""
     name = name_with(node.name, "" if host == "localhost" else host)
-    if node.slots:
-        return f"{name} slots={node.slots}"
-    return name
+    return f"{name} slots={node.slots}" if node.slots else name
 
 
 def event_line(stamped: Stamped[Fact], nodes: int) -> str | None:
@@ -264,11 +262,6 @@ def _awaited_line(stamped: Stamped[NodeAwaited]) -> str:
     return f"waiting for {stamped.node}, {waited:.0f} s of {limit} (--node-wait): {message}"
 
 
-def _passed_line(stamped: Stamped[SuitePassed]) -> str:
-    count = count_of(stamped.fact.ranks, "rank")
-    return f"collective tests passed on {count} in {stamped.fact.seconds:.1f} s: starting the program"
-
-
 def _suspected_line(stamped: Stamped[HangSuspected]) -> str:
     line = f"nothing has moved for {stamped.fact.quiet:.0f} s: taking stack samples of every rank"
     if stamped.fact.limit is None:
@@ -302,7 +295,13 @@ def finding_line(finding: Finding) -> str:
 
 _WRITERS: dict[type, Callable[[Stamped[Any]], str | None]] = dict(
     (
-        on(SuitePassed, _passed_line),
+        on(
+            SuitePassed,
+            lambda stamped: (
+                f"collective tests passed on {count_of(stamped.fact.ranks, 'rank')} "
+                f"in {stamped.fact.seconds:.1f} s: starting the program"
+            ),
+        ),
         on(HangSuspected, _suspected_line),
         on(RoleReady, _ready_line),
         on(FirstStep, lambda stamped: f"first step after {stamped.fact.seconds:.1f} s"),
@@ -404,7 +403,9 @@ def closing_lines(result: ResultDocument) -> list[str]:
     lines += _outputs_lines(result)
     if len(result.attempts) > 1:  # why no further one follows stands in the verdict above
         lines += map(_attempt, result.attempts)
-    lines += [*_role_lines(result), *_goodput_lines(result)]
+    lines += _role_lines(result)
+    goodput = goodput_line(result.time_ledger, len(result.attempts)) if result.time_ledger is not None else ""
+    lines += [f"goodput   {goodput}"] if goodput else []
     word = {DONE: "done", CTRL_C: "stopped by Ctrl-C", TERMINATED: "stopped"}.get(result.exit, "failed")
     after = f"after {result.timing.total or 0.0:.1f} s"
     if len(result.attempts) > 1:
@@ -413,13 +414,6 @@ def closing_lines(result: ResultDocument) -> list[str]:
     if not result.directory:
         logs = ". Its run directory was removed, and the logs with it"
     return [*lines, f"{word} {after} (exit {result.exit}){logs}"]
-
-
-def _goodput_lines(result: ResultDocument) -> list[str]:
-    if result.time_ledger is None:
-        return []
-    line = goodput_line(result.time_ledger, len(result.attempts))
-    return [f"goodput   {line}"] if line else []
 
 
 def _outputs_lines(result: ResultDocument) -> list[str]:

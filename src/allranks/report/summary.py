@@ -129,10 +129,8 @@ def _findings(result: ResultDocument, verdict: Verdict) -> list[str]:
 def _tests(tests: Sequence[SuiteResult]) -> list[str]:
     if not tests:
         return []
-    lines = ["", "## Tests and checks of these nodes", ""]
-    for tested in tests[:TESTS]:
-        lines.append(f"- {_line(tested.suite, 20)} {ENDED[test_level(tested)]}: {code(tested.run, 80)}")
-    return lines
+    lines = [f"- {_line(one.suite, 20)} {ENDED[test_level(one)]}: {code(one.run, 80)}" for one in tests[:TESTS]]
+    return ["", "## Tests and checks of these nodes", "", *lines]
 
 
 def _bundle(hidden: Sequence[Hidden], files: int) -> list[str]:

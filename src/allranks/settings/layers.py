@@ -124,7 +124,10 @@ def resolve(
         values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer is Layer.OPTION
     tables, tables_source = _tables([*files, *cluster])
     env, forward, notes = read_variables(options, tables, environ, tables_source)
-    notes += [*peeled.notes, *_remarks(values, environ), *_left_out(peeled.env)]
+    notes += [*peeled.notes, *_remarks(values, environ)]
+    for name, value in peeled.env.items():
+        if name in RESERVED and name not in VARIABLES and name not in ("NODE_RANK", "WORLD_SIZE"):
+            notes.append(f"{name}={value} before the command is left out: allranks sets it for every rank")
     if "command" in values:
         values["command"] = peeled.command
     notes += _misplaced(values)
@@ -147,7 +150,12 @@ def resolve(
     if peeled.wrap:
         inner = peeled.wrap_for(launcher, spec.launch.python)
         spec = spec.changed(wrap=" ".join(filter(None, (spec.launch.wrap, inner))))
-    taken = tuple(_taken({field: chosen[field][0] for field in options if field in chosen}))
+    given = {field: chosen[field][0] for field in options if field in chosen}
+    taken = tuple(  # the variable may have been set for another tool
+        f"{option_name(field).lstrip('-')} {one.value} (from {one.where})"
+        for field, one in given.items()
+        if one.layer is Layer.ENVIRONMENT and not one.where.startswith("ALLRANKS_")
+    )
     return Resolved(spec.changed(launcher=launcher), tuple(notes), _world_size(environ), taken)
 
 
@@ -222,12 +230,6 @@ def _peeled(items: Sequence[tuple[str, _Given]]) -> Peeled:
 
 def _strongest(field: str, items: Iterable[tuple[str, _Given]]) -> _Given | None:
     return min((item for name, item in items if name == field), key=lambda item: item.layer, default=None)
-
-
-def _left_out(env: Mapping[str, str]) -> Iterator[str]:
-    for name in env:
-        if name in RESERVED and name not in VARIABLES and name not in ("NODE_RANK", "WORLD_SIZE"):
-            yield f"{name}={env[name]} before the command is left out: allranks sets it for every rank"
 
 
 class _File(NamedTuple):
@@ -368,20 +370,11 @@ def _targets(entries: dict[str, list[_Given]]) -> dict[str, list[_Given]]:
 
 
 def _as_tuple(value: Json) -> tuple[str, ...]:
-    if not isinstance(value, tuple):
-        return ()
-    return value
+    return value if isinstance(value, tuple) else ()
 
 
 def _read(field: str, entry: _Given) -> Json:
     return SETTINGS[field].read(entry.value, entry.where, entry.error)
-
-
-def _taken(chosen: Mapping[str, _Given]) -> Iterator[str]:
-    """Yield each value that a variable of the environment gives, which may have been set for another tool."""
-    for field, given in chosen.items():
-        if given.layer is Layer.ENVIRONMENT and not given.where.startswith("ALLRANKS_"):
-            yield f"{option_name(field).lstrip('-')} {given.value} (from {given.where})"
 
 
 def _remarks(values: Mapping[str, Json], environ: Mapping[str, str]) -> Iterator[str]:

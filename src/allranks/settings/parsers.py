@@ -179,12 +179,6 @@ def read_flag(value: Json) -> bool:
     raise ValueError("true or false")
 
 
-def _read_word(value: Json) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        raise ValueError("a text without NUL")
-    return value
-
-
 def _listed(value: Json) -> Json:
     """Write an array of texts with commas between them; any other value stays."""
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
@@ -334,7 +328,7 @@ _RANGE = re.compile(r"(?P<first>[0-9]{1,3})(?:-(?P<last>[0-9]{1,3}))?")
 _READY = re.compile(r"port:(?P<port>[0-9]{1,5})|https?://[^\s/:]{1,253}(?::(?P<of_url>[0-9]{1,5}))?(?:/[^\s]{0,1000})?")
 _ROLE_TEXT = text("a command", lines=True)
 FLAG = Parser(read_flag, "", write=lambda value: "on" if value else "off")
-WORD = Parser(_read_word, "WORD")
+WORD = matching(r"(?s)[^\0]*", "a text without NUL", "WORD")
 HOSTS = Parser(_read_hosts, "FILE|LIST", is_path=True)
 HOST = Parser(_read_host, "HOST")
 NETWORKS = Parser(_read_networks, "CIDR")
