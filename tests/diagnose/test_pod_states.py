@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from allranks.diagnose.causes import CAUSES
-from allranks.diagnose.pod_states import PodEvent, hopeless, read_events, read_pods, troubles, waiting
+from allranks.diagnose.pod_states import PodEvent, hopeless, read_pods, troubles, waiting
 from allranks.engines.kubernetes.engine import PIECE, without_times
+from allranks.protocol.codec import decode_each
 
 Document = dict[str, Any]
 NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
@@ -28,8 +29,8 @@ def container(**state: Any) -> list[Document]:
 
 
 def event(name: str, reason: str, message: str, kind: str = "Pod", at: str = "2026-11-21T14:00:01Z") -> PodEvent:
-    about = {"kind": kind, "name": name}
-    (read,) = read_events([{"reason": reason, "message": message, "lastTimestamp": at, "involvedObject": about}])
+    document = {"reason": reason, "message": message, "lastTimestamp": at}
+    (read,) = decode_each(PodEvent, [{**document, "involvedObject": {"kind": kind, "name": name}}])
     return read
 
 

@@ -114,11 +114,6 @@ class PodEvent:
         return (self.kind, self.involvedObject.get("name")) == ("Pod", pod.name)
 
 
-def read_events(items: Json) -> list[PodEvent]:
-    """Read a list of the API server's events; what cannot be read is left out."""
-    return decode_each(PodEvent, items)
-
-
 @dataclass(frozen=True)
 class Pod:
     """A pod as far as a run cares. `host` is its name as a node of the run, `index` its node rank; `why` the reason

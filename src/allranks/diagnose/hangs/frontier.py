@@ -327,7 +327,6 @@ Waits = dict[Hashable, set[Hashable]]
 
 
 def _add(waits: Waits, waiting: Iterable[int], call: Hashable, targets: Iterable[int]) -> None:
-    """Add ranks that stand in a call, and those that they wait for there."""
     waited_for = set(targets)
     if waited_for:
         waits.setdefault(call, set()).update(waited_for)

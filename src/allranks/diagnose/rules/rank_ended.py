@@ -60,8 +60,6 @@ SHORT = 160  # characters of a text in the sentence; the evidence has more
 def _rule(
     kind: str, read: Callable[[Incident, AlikeFailures], Candidate]
 ) -> Callable[[Incident, Sequence[Failure]], Candidate | None]:
-    """Make the rule on one kind of failure."""
-
     def apply(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
         group = first_of(failed, kind, incident)
         if group is None:

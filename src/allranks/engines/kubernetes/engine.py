@@ -19,7 +19,6 @@ from allranks.diagnose.pod_states import (
     PodEvent,
     hopeless,
     not_reached,
-    read_events,
     read_pods,
     refusal,
     suspended,
@@ -35,7 +34,7 @@ from allranks.plan.environment import forwarded
 from allranks.plan.render.kubernetes import manifests, pod_names, pod_settings, secret_manifest
 from allranks.plan.render.pod_spec import CONTAINER, RUN_LABEL, PodJob
 from allranks.plan.render.yamltext import yaml_text
-from allranks.protocol.codec import document_line
+from allranks.protocol.codec import decode_each, document_line
 from allranks.protocol.processes import RemainingProcess
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, Left, ResultDocument
@@ -158,7 +157,7 @@ class PodsFollower(RemoteRun):
 
     def _read_pods(self) -> None:
         self.pods = read_pods(self.kubectl.pods(self.name), CONTAINER)
-        self.events = read_events(self.kubectl.events(self.name))
+        self.events = decode_each(PodEvent, self.kubectl.events(self.name))
 
     def _show_reason(self, reason: str) -> None:
         """Show why the run waits. Reasons take turns, and each is shown once."""
