@@ -58,12 +58,6 @@ def judged(rows: list[dict], layout=None) -> list[Finding]:
     return judge(known, layout or {row.rank or 0: ("h0", row.rank or 0) for row in known})
 
 
-def test_two_nodes_that_shard_by_local_rank() -> None:
-    found = said(by(lambda rank: range(rank % 8 * 10, rank % 8 * 10 + 8)), on_nodes(8))
-    text = "ranks 0-7 and 8-15 read the same samples: the loader shards by local rank"
-    assert found == [("data-same-samples", "fail", text)]
-
-
 def test_the_layout_decides_what_it_is() -> None:
     rows = by(lambda rank: range(rank // 8 * 100, rank // 8 * 100 + 8))
     assert "splits by node only" in said(rows, on_nodes(8))[0][2]

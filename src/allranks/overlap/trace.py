@@ -19,7 +19,7 @@ from typing import NamedTuple
 from allranks.protocol.jsontext import Json
 from allranks.text import count_of
 
-from .kernels import Arguments, CollectiveKind, gloo_kind, kernel_kind
+from .kernels import CollectiveKind, gloo_kind, kernel_kind
 from .stream import BrokenTrace, JsonObject, Reader
 
 STEP = re.compile(r"ProfilerStep\s*#(\d{1,15})$")
@@ -47,17 +47,6 @@ NO_STEPS = "no ProfilerStep annotations (profiler.step() is not called): taken a
 OPTIMIZER_STEPS = "no ProfilerStep annotations: a step is from the end of one Optimizer.step to that of the next"
 CPU_STEPS = "steps are the CPU's, the GPU's work of a step may begin later"
 LARGEST_TIME = 1e300
-
-
-class TraceEvent(NamedTuple):
-    """One complete event of a trace."""
-
-    name: str
-    category: str
-    start: float
-    end: float
-    thread: tuple[str, str]
-    arguments: Arguments
 
 
 class Collective(NamedTuple):
@@ -132,24 +121,6 @@ def name_of(file: str) -> str:
     return re.split(r"[/\\]", file)[-1]
 
 
-def read_event(value: JsonObject) -> TraceEvent | None:
-    """Take an event that has a name, a start and a length; None for others (by hand: traces have millions)."""
-    name = value.get("name")
-    start = _time(value.get("ts"))
-    length = _time(value.get("dur"))
-    if start is None or length is None or not isinstance(name, str):
-        return None
-    arguments = value.get("args")
-    return TraceEvent(
-        name,
-        str(value.get("cat", "")).lower(),
-        start,
-        start + max(0.0, length),
-        (str(value.get("pid")), str(value.get("tid"))),
-        arguments if isinstance(arguments, dict) else {},
-    )
-
-
 def _time(value: Json) -> float | None:
     if isinstance(value, (int, float)) and -LARGEST_TIME < value < LARGEST_TIME:
         return float(value)
@@ -171,48 +142,47 @@ class _Recording:
         self._optimizer_ends: dict[str, dict[str, dict[tuple[str, str], list[float]]]] = {}  # category, name, thread
 
     def take(self, value: JsonObject) -> None:
-        """Take in one event, whatever it is."""
+        """Take in one event, if it has a name, a start and a length (by hand: traces have millions)."""
         self.events += 1
-        event = read_event(value)
-        if event is None:
+        name = value.get("name")
+        start = _time(value.get("ts"))
+        length = _time(value.get("dur"))
+        if start is None or length is None or not isinstance(name, str):
             return
-        if event.category == "kernel":
+        end = start + max(0.0, length)
+        category = str(value.get("cat", "")).lower()
+        thread = (str(value.get("pid")), str(value.get("tid")))
+        arguments = value.get("args")
+        if not isinstance(arguments, dict):
+            arguments = {}
+        if category == "kernel":
             self._on_gpu = True
-            kind = kernel_kind(event.name, event.arguments)
+            kind = kernel_kind(name, arguments)
             if kind is not None:
-                self._collectives.append(Collective(event.start, event.end, kind))
+                self._collectives.append(Collective(start, end, kind))
             else:
-                self._kernels.add(event.start, event.end)
-        elif event.category in COPIES:
+                self._kernels.add(start, end)
+        elif category in COPIES:
             self._on_gpu = True
-            self._copies.add(event.start, event.end)
-        elif event.name.startswith("ProfilerStep"):
-            self._take_step(event)
-        elif event.name.startswith(OPTIMIZER_STEP) and event.category in ANNOTATIONS:
-            of_name = self._optimizer_ends.setdefault(event.category, {}).setdefault(event.name, {})
-            of_name.setdefault(event.thread, []).append(event.end)
-        elif event.category in ("cpu_op", "operator", "user_annotation"):
-            self._take_operator(event)
-
-    def _take_step(self, event: TraceEvent) -> None:
-        """On the GPU there is one for each stream."""
-        match = STEP.match(event.name)
-        if match:
-            number = int(match.group(1))
-            windows = self._gpu_steps if event.category == ANNOTATIONS[1] else self._cpu_steps
-            window = windows.get(number, Window(number, event.start, event.end))
-            windows[number] = Window(number, min(window.start, event.start), max(window.end, event.end))
-
-    def _take_operator(self, event: TraceEvent) -> None:
-        name = event.name
-        if CPU_COLLECTIVE.match(name):
-            self._collectives.append(Collective(event.start, event.end, gloo_kind(name, event.arguments)))
-        elif name != "record_param_comms" and not name.startswith(C10D):
-            is_operator = "::" in name or any(part in name for part in COMPILED)
-            if event.category != "user_annotation" and is_operator and not name.startswith(HOLDERS):
-                self._operators[event.thread].add(event.start, event.end)
-            return
-        self._for_collectives[event.thread].add(event.start, event.end)
+            self._copies.add(start, end)
+        elif step := STEP.match(name):
+            number = int(step.group(1))
+            windows = (
+                self._gpu_steps if category == ANNOTATIONS[1] else self._cpu_steps
+            )  # of the GPU each stream has one
+            window = windows.get(number, Window(number, start, end))
+            windows[number] = Window(number, min(window.start, start), max(window.end, end))
+        elif name.startswith(OPTIMIZER_STEP) and category in ANNOTATIONS:
+            of_name = self._optimizer_ends.setdefault(category, {}).setdefault(name, {})
+            of_name.setdefault(thread, []).append(end)
+        elif category in ("cpu_op", "operator", "user_annotation"):
+            is_collective = CPU_COLLECTIVE.match(name) is not None
+            if is_collective:
+                self._collectives.append(Collective(start, end, gloo_kind(name, arguments)))
+            if is_collective or name == "record_param_comms" or name.startswith(C10D):
+                self._for_collectives[thread].add(start, end)
+            elif category != "user_annotation" and is_operator(name):
+                self._operators[thread].add(start, end)
 
     def trace(self, file: str, rank: int | None, base: float) -> Trace:
         """Put together what needs all events."""
@@ -269,6 +239,11 @@ class _Recording:
         of_names = [max(of_threads.values(), key=len) for of_threads in found.values()]
         ends = min((ends for ends in of_names if len(ends) > 1), key=len, default=[])
         return [Window(number, start, end) for number, (start, end) in enumerate(pairwise(sorted(ends)), 1)]
+
+
+def is_operator(name: str) -> bool:
+    """Tell whether an event computes, and not only holds or awaits others."""
+    return ("::" in name or any(part in name for part in COMPILED)) and not name.startswith(HOLDERS)
 
 
 Interval = tuple[float, float]
