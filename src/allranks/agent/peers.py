@@ -37,12 +37,9 @@ BURST = 100
 BURST_PAUSE = 0.002
 ROUNDS = 3  # bursts where the first one lost something
 SIZES = (65535, 9216, 9000, 8192, 4096, 2044, 1500, 1492, 1476, 1450, 1420, 1400, 1376, 1300, 1280, 1000, 576)
-HEADERS = {4: 28, 6: 48}  # IP and UDP
-IP_MTU_DISCOVER = 10
 IP_PMTUDISC_PROBE = 3
-IP_MTU = 14
-IPV6_MTU_DISCOVER = 23
-IPV6_MTU = 24
+# Bytes of the heads of IP and UDP; the level of options, IP(V6)_MTU_DISCOVER and IP(V6)_MTU.
+OF_IP = {socket.AF_INET: (28, socket.IPPROTO_IP, 10, 14), socket.AF_INET6: (48, socket.IPPROTO_IPV6, 23, 24)}
 HEAD = struct.Struct(">16sHBI")  # token, sender, kind, number
 COUNTS = struct.Struct(">II")  # packets of a burst that have arrived, bytes of the largest packet
 BURST_KIND = 1
@@ -223,40 +220,27 @@ def _try_udp(pair: PeerResult, port: int, order: ReachOrder, control: Optional[s
         family, _, _, _, where = socket.getaddrinfo(host_name(pair.way.address), port, 0, socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect(where)
-            return _measure(pair, sock, order, control)
+            head = partial(HEAD.pack, order.token.encode(), order.sender)
+            mtu = 1500
+            headers, level, discover, option = OF_IP[family]
+            with suppress(OSError):  # the kernel knows that of the way to the peer; nothing is fragmented from here on
+                sock.setsockopt(level, discover, IP_PMTUDISC_PROBE)
+                mtu = sock.getsockopt(level, option)
+            for size in 2 * [min(size, 65535) for size in (mtu, *SIZES) if size <= mtu]:
+                _send(sock, head(SIZE_KIND, size).ljust(size - headers, b"\0"))
+            pair = pair._replace(mtu_local=mtu)
+            for _ in range(ROUNDS):
+                for number in range(pair.sent, pair.sent + BURST):
+                    _send(sock, head(BURST_KIND, number) + bytes(40))
+                    time.sleep(BURST_PAUSE)
+                counts = _ask(sock, head) or _ask_over(control, order.sender)
+                arrived, largest = COUNTS.unpack(counts) if len(counts) == COUNTS.size else (0, 0)
+                pair = pair._replace(sent=pair.sent + BURST, arrived=arrived, mtu_arrived=largest)
+                if not counts or arrived == pair.sent:
+                    break
     except OSError:
-        return pair
-
-
-def _measure(pair: PeerResult, sock: socket.socket, order: ReachOrder, control: Optional[socket.socket]) -> PeerResult:
-    head = partial(HEAD.pack, order.token.encode(), order.sender)
-    version = 6 if sock.family == socket.AF_INET6 else 4
-    mtu = _local_mtu(sock, version)
-    for size in 2 * [min(size, 65535) for size in (mtu, *SIZES) if size <= mtu]:
-        _send(sock, head(SIZE_KIND, size).ljust(size - HEADERS[version], b"\0"))
-    pair = pair._replace(mtu_local=mtu)
-    for _ in range(ROUNDS):
-        for number in range(pair.sent, pair.sent + BURST):
-            _send(sock, head(BURST_KIND, number) + bytes(40))
-            time.sleep(BURST_PAUSE)
-        counts = _ask(sock, head) or _ask_over(control, order.sender)
-        arrived, largest = COUNTS.unpack(counts) if len(counts) == COUNTS.size else (0, 0)
-        pair = pair._replace(sent=pair.sent + BURST, arrived=arrived, mtu_arrived=largest)
-        if not counts or arrived == pair.sent:
-            break
+        pass
     return pair
-
-
-def _local_mtu(sock: socket.socket, version: int) -> int:
-    """Of the way to the peer, as the kernel knows it; packets are not fragmented from here on."""
-    try:
-        if version == 6:
-            sock.setsockopt(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_PROBE)
-            return sock.getsockopt(socket.IPPROTO_IPV6, IPV6_MTU)
-        sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
-        return sock.getsockopt(socket.IPPROTO_IP, IP_MTU)
-    except OSError:
-        return 1500
 
 
 def _send(sock: socket.socket, data: bytes) -> None:

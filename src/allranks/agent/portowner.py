@@ -88,32 +88,20 @@ def _run_of(process: Process) -> Tuple[Optional[str], Optional[bool]]:
 
 
 def _sockets(port: int) -> List[_Socket]:
+    """Take those of inet_diag dumps (linux/inet_diag.h: inet_diag_req_v2, inet_diag_msg), else those of /proc."""
     sockets: List[_Socket] = []
     for family, table in ((socket.AF_INET, "/proc/net/tcp"), (socket.AF_INET6, "/proc/net/tcp6")):
+        body = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
         try:
-            sockets += _from_sock_diag(family, port)
+            for answer in dump(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, body, _SOCK_DIAG_BY_FAMILY):
+                if struct.unpack_from(">H", answer, 4)[0] == port:
+                    uid, inode = struct.unpack_from("=II", answer, 64)
+                    sockets.append(_Socket(answer[1], uid, inode))
         except OSError:
-            sockets += _from_proc(table, port)
-    return sockets
-
-
-def _from_sock_diag(family: int, port: int) -> List[_Socket]:
-    """One inet_diag dump (linux/inet_diag.h: inet_diag_req_v2, inet_diag_msg)."""
-    body = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + bytes(48)
-    sockets: List[_Socket] = []
-    for answer in dump(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, body, _SOCK_DIAG_BY_FAMILY):
-        if struct.unpack_from(">H", answer, 4)[0] == port:
-            uid, inode = struct.unpack_from("=II", answer, 64)
-            sockets.append(_Socket(answer[1], uid, inode))
-    return sockets
-
-
-def _from_proc(path: str, port: int) -> List[_Socket]:
-    sockets: List[_Socket] = []
-    for line in read_text(path, TABLE_LIMIT).splitlines()[1:]:
-        words = line.split()
-        if len(words) > 9 and int(words[1].rpartition(":")[2], 16) == port:
-            sockets.append(_Socket(int(words[3], 16), int(words[7]), int(words[9])))
+            for line in read_text(table, TABLE_LIMIT).splitlines()[1:]:
+                words = line.split()
+                if len(words) > 9 and int(words[1].rpartition(":")[2], 16) == port:
+                    sockets.append(_Socket(int(words[3], 16), int(words[7]), int(words[9])))
     return sockets
 
 

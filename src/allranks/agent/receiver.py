@@ -139,7 +139,13 @@ class TreeReceiver:
 def unpack(archive: str, target: str, order: ShipOrder) -> ShippedMessage:
     """Fill the target, or say why there is none; the archive is removed in either case."""
     try:
-        sha256 = _sha256(archive)
+        import hashlib  # late: as tarfile
+
+        digest = hashlib.sha256()
+        with open(archive, "rb") as packed:
+            for part in iter(partial(packed.read, PART), b""):
+                digest.update(part)
+        sha256 = digest.hexdigest()
         if sha256 != order.sha256:
             return ShippedMessage(target, sha256, error="the archive arrived damaged (sha256 %s)" % sha256)
         if os.path.lexists(target):  # of an unpacking that was interrupted
@@ -190,16 +196,6 @@ def _failure(error: OSError, target: str) -> ShippedMessage:
     if error.filename:
         text += ": " + os.fsdecode(error.filename)
     return ShippedMessage(target, error=text, errno=error.errno)
-
-
-def _sha256(path: str) -> str:
-    import hashlib  # late: as tarfile
-
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for part in iter(partial(file.read, PART), b""):
-            digest.update(part)
-    return digest.hexdigest()
 
 
 def extract(archive: str, target: str) -> int:

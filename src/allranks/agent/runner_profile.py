@@ -17,7 +17,6 @@ import time
 TYPE_CHECKING = False  # as in runner.py
 if TYPE_CHECKING:
     import socket
-    from types import ModuleType
     from typing import Any, Callable, Dict, List, Optional
 
     from allranks.protocol.jsontext import JsonObject
@@ -45,12 +44,16 @@ class Profile:
         """Begin, for so many seconds at the most; `error` in the answer says why not."""
         if self.recording is not None and not self.recording.is_over:
             return {"error": "it is being profiled already"}
-        profiler = sys.modules.get("torch.autograd.profiler")
-        why = reason_against(profiler)
-        if not why:
-            self.attend_end()
-            self.recording = ActiveProfile(profiler, "%s.trace" % self.runner.ask, seconds)
-            why = self.recording.begin(self.runner.rank)
+        profiler: Any = sys.modules.get("torch.autograd.profiler")
+        if profiler is None:
+            return {"error": "its program has no torch"}
+        # A torch.profiler.profile counts steps from its making to its end, also where its schedule does not record now.
+        steps = getattr(getattr(profiler, "KinetoStepTracker", None), "_step_dict", {})
+        if getattr(profiler, "_is_profiler_enabled", False) or "ProfilerStep" in steps:
+            return {"error": "its program has a profiler of torch itself, and a process has one at a time"}
+        self.attend_end()
+        self.recording = ActiveProfile(profiler, "%s.trace" % self.runner.ask, seconds)
+        why = self.recording.begin(self.runner.rank)
         return {"error": why} if why else {}
 
     def end(self, channel: socket.socket) -> None:
@@ -84,19 +87,6 @@ class Profile:
         if recording is not None and not recording.stopped.is_set():
             recording.stand_aside()
             sys.modules["torch._C._autograd"]._clear_callbacks()
-
-
-def reason_against(profiler: Optional[ModuleType]) -> str:
-    """Say why this process cannot be profiled now; empty where it can.
-
-    A `torch.profiler.profile` counts steps from its making to its end (KinetoStepTracker), also where its schedule does
-    not record now."""
-    if profiler is None:
-        return "its program has no torch"
-    steps = getattr(getattr(profiler, "KinetoStepTracker", None), "_step_dict", {})
-    if getattr(profiler, "_is_profiler_enabled", False) or "ProfilerStep" in steps:
-        return "its program has a profiler of torch itself, and a process has one at a time"
-    return ""
 
 
 def answer(channel: socket.socket, reply: JsonObject) -> None:

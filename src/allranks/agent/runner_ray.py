@@ -164,7 +164,9 @@ class RayNode:
         elif status is not None:
             code = os.WEXITSTATUS(status) or 1
             how = "ended with code %d" % os.WEXITSTATUS(status)
-        why = self.last_words(name)
+        # what it has said of its own failure: `[…] C pid tid] (raylet) file.cc:7:  text`
+        said = FATAL.findall(text_of(os.path.join(self.folder, name + ".out"), -TAIL))
+        why = " ".join(said[-1].split())[:MOST_WORDS] if said else ""
         print("%s: %s (pid %d) %s%s" % (self.name, name, pid, how, ": " + why if why else ""), flush=True)
         if number:
             if number != signal.SIGKILL:
@@ -172,11 +174,6 @@ class RayNode:
             os.kill(os.getpid(), number)
             time.sleep(1)  # a signal that ends nothing, such as SIGCONT, has ended no process either
         os._exit(code)
-
-    def last_words(self, name: str) -> str:
-        """Return what a process of Ray's has said of its own failure: `[…] C pid tid] (raylet) file.cc:7:  text`."""
-        said = FATAL.findall(text_of(os.path.join(self.folder, name + ".out"), -TAIL))
-        return " ".join(said[-1].split())[:MOST_WORDS] if said else ""
 
     def save_logs(self) -> None:
         """Write the ends of Ray's logs down, unless its work was done."""
@@ -227,7 +224,12 @@ class RayCluster:
                 socket.create_connection(self.place, 0.2).close()
             except OSError:
                 return []
-            self.state = global_state(("[%s]:%d" if ":" in self.place[0] else "%s:%d") % self.place)
+            # What `ray.nodes()` reads, without a driver of Ray's: a job would be counted.
+            address = ("[%s]:%d" if ":" in self.place[0] else "%s:%d") % self.place
+            create = importlib.import_module("ray._raylet").GcsClientOptions.create
+            options = create(address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
+            self.state = importlib.import_module("ray._private.state").GlobalState()
+            self.state._initialize_global_state(options)
         return [node for node in self.state.node_table() if node["Alive"]]
 
 
@@ -243,15 +245,6 @@ def await_head(options: RayOptions) -> None:
             time.sleep(LOOK)
         os._exit(0)
     os.waitpid(asking, 0)
-
-
-def global_state(address: str) -> Any:
-    """Open what `ray.nodes()` reads, without a driver of Ray's: a job would be counted."""
-    state = importlib.import_module("ray._private.state").GlobalState()
-    create = importlib.import_module("ray._raylet").GcsClientOptions.create
-    options = create(address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
-    state._initialize_global_state(options)
-    return state
 
 
 def start_ray(words: List[str]) -> None:

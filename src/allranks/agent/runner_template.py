@@ -294,7 +294,11 @@ def fork_rank(agent: int) -> bool:
 def live_as(environment: List[str], output: int, announce: int) -> None:
     """Become what agent/rank_start.py makes of a process before exec, and what the interpreter makes of it after."""
     os.setsid()
-    call_prctl()
+    ctypes: Any = sys.modules.get("ctypes")
+    if ctypes is not None:  # torch and numpy import it; without it nothing: both are helps only
+        libc = ctypes.CDLL(None)
+        libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(SIGKILL), 0, 0, 0)
+        libc.prctl(PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.environ.clear()
@@ -314,16 +318,6 @@ def live_as(environment: List[str], output: int, announce: int) -> None:
         os._exit(1)
     os.close(announce)
     os.close(output)
-
-
-def call_prctl() -> None:
-    """As agent/rank_start.py does; without ctypes, which torch and numpy import, nothing: both are helps only."""
-    ctypes: Any = sys.modules.get("ctypes")
-    if ctypes is None:
-        return
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(SIGKILL), 0, 0, 0)
-    libc.prctl(PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)
 
 
 def seed() -> None:

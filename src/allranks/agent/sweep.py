@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 from allranks.protocol.header import SweepHeader
 from allranks.protocol.messages import SweptMessage
@@ -13,7 +13,7 @@ from allranks.protocol.processes import SweptProcess
 
 from .door import answers
 from .files import names_in
-from .journal import AgentBegun, read_journal
+from .journal import read_journal
 from .node_directory import bases, has_outputs_alone, kept_outputs, remove
 from .portowner import who_holds
 from .processes import (
@@ -127,17 +127,13 @@ def _agents(paths: Iterable[str]) -> Tuple[Set[str], List[Tuple[str, Process]]]:
         keepers = alive(Process(pid, 0, "", start) for pid, start in begun.keepers)
         host, boot, space = machine()
         is_elsewhere = begun.machine[0] != host or (begun.machine[1] == boot and begun.machine[2] != space)
-        if is_elsewhere or _hold(keepers, begun, path):
+        supervises = any(process.pid != begun.pid and not process.is_stopped for process in keepers)
+        is_there = any(process.pid == begun.pid for process in keepers)
+        if is_elsewhere or supervises or (is_there and answers(NodeFiles(path).orders)):
             live.add(tag)
         else:
             unanswering += [(tag, process) for process in keepers]
     return live, unanswering
-
-
-def _hold(keepers: Sequence[Process], begun: AgentBegun, path: str) -> bool:
-    if any(process.pid != begun.pid and not process.is_stopped for process in keepers):
-        return True
-    return any(process.pid == begun.pid for process in keepers) and answers(NodeFiles(path).orders)
 
 
 def _unused(wanted: Optional[str], live: Set[str]) -> List[str]:

@@ -36,11 +36,7 @@ class Sampler:
         """Look; `pids` are ranks, `now` and `t` monotonic and unix seconds."""
         counts: Dict[str, float] = {}
         ranks = with_children(pids)
-        _processors(counts)
-        _ranks(counts, ranks)
-        _quota(counts, ranks)
-        _pressure(counts)
-        _swap(counts)
+        _load(counts, ranks)
         _network(counts)
         _disks(counts, self._disks)
         grown = {name: max(0.0, counts[name] - was) for name, was in self._before.items() if name in counts}
@@ -114,36 +110,24 @@ def _numbers(words: List[str]) -> List[int]:
     return [int(word) for word in words if word.isdecimal()]
 
 
-def _processors(counts: Dict[str, float]) -> None:
-    """Take the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice."""
+def _load(counts: Dict[str, float], ranks: List[int]) -> None:
+    """Take what processors and memory have done, for the ranks and in all."""
+    # user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice
     times = _numbers(read_text("/proc/stat", 4096).split("\n", 1)[0].split()[1:])
     if len(times) >= 8:
         counts["cpu_used"] = (sum(times[:3]) + sum(times[5:8])) / TICKS
         counts["cpu_waiting"] = times[4] / TICKS
-
-
-def _ranks(counts: Dict[str, float], pids: List[int]) -> None:
-    """Take utime, stime, cutime and cstime of each process: fields 14 to 17 of /proc/PID/stat."""
-    counts["cpu_ranks"] = sum(int(word) for pid in pids for word in stat_fields(pid)[11:15]) / TICKS
-
-
-def _quota(counts: Dict[str, float], pids: List[int]) -> None:
-    """Take how long control groups of the ranks, and those above, were held back by a CPU quota."""
-    for group in {group for pid in pids[:64] for group in quota_groups(pid)}:
+    # utime, stime, cutime and cstime: fields 14 to 17 of /proc/PID/stat
+    counts["cpu_ranks"] = sum(int(word) for pid in ranks for word in stat_fields(pid)[11:15]) / TICKS
+    # how long control groups of the ranks, and those above, were held back by a CPU quota
+    for group in {group for pid in ranks[:64] for group in quota_groups(pid)}:
         text = read_text(os.path.join(group, "cpu.stat"))
         if "throttled_" in text:
             counts["throttled " + group] = read_cpu_stat(text)[2]
-
-
-def _pressure(counts: Dict[str, float]) -> None:
-    """Take the first line of each file: `some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS`."""
-    for resource in ("cpu", "memory", "io"):
+    for resource in ("cpu", "memory", "io"):  # some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS
         _, _, total = read_text("/proc/pressure/" + resource).split("\n", 1)[0].partition("total=")
         if total.isdecimal():
             counts["pressure " + resource] = int(total) / 1e6
-
-
-def _swap(counts: Dict[str, float]) -> None:
     for line in read_text("/proc/vmstat").splitlines():
         name, _, value = line.partition(" ")
         if name == "pswpin":

@@ -231,7 +231,11 @@ def identify(shards: Sequence[Shard]) -> SampleIdentity:
     The same index with the same content: one dataset. With other content but the same labels: one dataset, changed
     at random as it is read. With other content and other labels: each rank has a dataset of its own."""
     if not all(shard.indexed for shard in shards):
-        return _by_content(shards)
+        contents = [content for shard in shards for content in shard.content]
+        distinct = len(set(contents))
+        if distinct < FEW and len(contents) > MANY:
+            return SampleIdentity("none", None, f"{len(contents)} samples have only {distinct} different contents")
+        return SampleIdentity("content", None, "compared by content")
     same = _same_at_index(shards)
     if same is None:
         same = _same_by_holdings(shards)
@@ -240,14 +244,6 @@ def identify(shards: Sequence[Shard]) -> SampleIdentity:
     if same:
         return SampleIdentity("index", True, "compared by the sampler's index")
     return SampleIdentity("index", None, "compared by index")
-
-
-def _by_content(shards: Sequence[Shard]) -> SampleIdentity:
-    contents = [content for shard in shards for content in shard.content]
-    distinct = len(set(contents))
-    if distinct < FEW and len(contents) > MANY:
-        return SampleIdentity("none", None, f"{len(contents)} samples have only {distinct} different contents")
-    return SampleIdentity("content", None, "compared by content")
 
 
 def _same_at_index(shards: Sequence[Shard]) -> bool | None:

@@ -116,17 +116,6 @@ def pretend(rank: int, world: int) -> None:
     dist.destroy_process_group = lambda *_, **__: None
 
 
-def begin_epoch(loader: object, epoch: int) -> None:
-    """Call set_epoch as a right training loop does."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    owners = [loader, batch_sampler, *(getattr(loader, name, None) for name in ("sampler", "dataset"))]
-    for owner in (*owners, getattr(batch_sampler, "sampler", None)):
-        set_epoch = getattr(owner, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)
-            return
-
-
 def read(make: Make, count: Callable[[], None]) -> None:
     """Read the first epoch, and of the second the first batch.
 
@@ -136,8 +125,13 @@ def read(make: Make, count: Callable[[], None]) -> None:
         loader = next(made, None) if isinstance(made, GeneratorType) else made
         if loader is None:
             return
-        if loader is made:
-            begin_epoch(loader, epoch)
+        if loader is made:  # as a right training loop does
+            batch_sampler = getattr(loader, "batch_sampler", None)
+            owners = [loader, batch_sampler, *(getattr(loader, name, None) for name in ("sampler", "dataset"))]
+            calls = (getattr(owner, "set_epoch", None) for owner in (*owners, getattr(batch_sampler, "sampler", None)))
+            set_epoch = next(filter(callable, calls), None)
+            if set_epoch is not None:
+                set_epoch(epoch)
         for _ in loader:
             count()
             if epoch:

@@ -167,9 +167,8 @@ class _Recording:
             self._copies.add(start, end)
         elif step := STEP.match(name):
             number = int(step.group(1))
-            windows = (
-                self._gpu_steps if category == ANNOTATIONS[1] else self._cpu_steps
-            )  # of the GPU each stream has one
+            # On the GPU there is one for each stream.
+            windows = self._gpu_steps if category == ANNOTATIONS[1] else self._cpu_steps
             window = windows.get(number, Window(number, start, end))
             windows[number] = Window(number, min(window.start, start), max(window.end, end))
         elif name.startswith(OPTIMIZER_STEP) and category in ANNOTATIONS:
