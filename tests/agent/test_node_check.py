@@ -402,7 +402,7 @@ def test_who_holds_a_port(family: socket.AddressFamily, monkeypatch: pytest.Monk
         assert found is not None and me is not None
         assert (found.pid, found.start_time, found.uid) == (me.pid, me.start, os.getuid())
         assert found.state == "listen" and found.command
-        monkeypatch.setattr(portowner, "_from_sock_diag", refuse)
+        monkeypatch.setattr(portowner, "dump", refuse)
         assert who_holds(port) == found
         monkeypatch.setattr(portowner, "_process_of", lambda _: None)
         unseen = who_holds(port)
