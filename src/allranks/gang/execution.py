@@ -133,17 +133,14 @@ class NodeCommand:
     # -- what comes -------------------------------------------------------------------------------
 
     def _receive(self, received: OutputFrame | Message) -> None:
-        if isinstance(received, OutputFrame):
-            self._take(received)
-        elif isinstance(received, DroppedMessage):
+        if isinstance(received, DroppedMessage):
             self.result.dropped = received.total
-
-    def _take(self, frame: OutputFrame) -> None:
-        if frame.stream != self._stream or frame.offset < self._received:
-            return
-        self._received = frame.offset + len(frame.data)
-        self.result.output.add(frame.data)
-        self.session.send(AckOrder({stream_key(self._stream): self._received}))
+        elif isinstance(received, OutputFrame):
+            is_new = received.stream == self._stream and received.offset >= self._received
+            if is_new:
+                self._received = received.offset + len(received.data)
+                self.result.output.add(received.data)
+                self.session.send(AckOrder({stream_key(self._stream): self._received}))
 
     # -- how it goes on ---------------------------------------------------------------------------
 
@@ -179,7 +176,10 @@ class NodeCommand:
         except asyncio.TimeoutError:
             result.timed_out = True
         except NoAnswer:
-            result.failure = self._failure()
+            name = result.node.name
+            own = f"rank {result.node.index} could not"
+            why = (self.session.why or "no answer").replace(own, "it could not", 1)
+            result.failure = Finding("unknown", "fail", f"{name}: {why}", "", Where(node=name))
         else:
             result.code = end.code
             result.signal = end.signal
@@ -197,15 +197,6 @@ class NodeCommand:
             await self.session.message(DrainedMessage, DRAIN_SECONDS)
             result.is_whole = True
         await self.session.release()
-
-    def _failure(self) -> Finding:
-        node = self.result.node.name
-        why = (self.session.why or "no answer").replace(f"rank {self.result.node.index} could not", "it could not", 1)
-        return Finding("unknown", "fail", f"{node}: {why}", "", Where(node=node))
-
-    def close(self) -> None:
-        """Close the channel."""
-        self.session.close()
 
 
 class Execution:
@@ -235,7 +226,7 @@ class Execution:
             finally:
                 beats.cancel()
                 for command in self._commands:
-                    command.close()
+                    command.session.close()
 
     async def _one(self, command: NodeCommand) -> None:
         async with self._opening:
@@ -243,5 +234,5 @@ class Execution:
         if is_started:
             await command.follow()
             await command.end()
-        command.close()
+        command.session.close()
         self._on_end(command.result)

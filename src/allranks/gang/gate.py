@@ -81,22 +81,21 @@ def require_own(message: Message, owned: Collection[int]) -> None:
 
 
 def _ranks_of(message: Message) -> Iterable[int]:
-    if isinstance(message, (StacksMessage, ProfiledMessage, CountersMessage, SavingMessage)):
-        return message.ranks
-    if isinstance(message, NodeUsage):
-        return [rank for gpu in (message.devices or DeviceCounters()).gpus for rank in gpu.ranks]
-    if isinstance(message, CallTimesMessage):
-        return (*message.ranks, *message.suspects, *(link.rank for link in message.links))
-    if isinstance(message, ExitMessage):
-        return (message.rank, *message.calls)
-    if isinstance(message, BoundMessage):
-        return message.cpus
-    if isinstance(message, StartedMessage):
-        return (message.rank,)
-    if isinstance(message, FaultMessage) and message.rank is not None:
-        return (message.rank,)
-    if isinstance(message, DroppedMessage) and message.kind not in OF_NODE:
-        return (message.rank,)
+    match message:
+        case StacksMessage() | ProfiledMessage() | CountersMessage() | SavingMessage():
+            return message.ranks
+        case NodeUsage():
+            return [rank for gpu in (message.devices or DeviceCounters()).gpus for rank in gpu.ranks]
+        case CallTimesMessage():
+            return (*message.ranks, *message.suspects, *(link.rank for link in message.links))
+        case ExitMessage():
+            return (message.rank, *message.calls)
+        case BoundMessage():
+            return message.cpus
+        case StartedMessage(rank=int(rank)) | FaultMessage(rank=int(rank)):
+            return (rank,)
+        case DroppedMessage() if message.kind not in OF_NODE:
+            return (message.rank,)
     return ()
 
 

@@ -82,7 +82,7 @@ class NodeSession:
                 self.lose(f"its {str(frame['type'])[:20]} message cannot be read: {error}")
                 continue
             if isinstance(message, FaultMessage):
-                self._give_up(message.message, but=AFTER_A_FAULT)
+                self.lose(message.message, but=AFTER_A_FAULT)
             self._settle(type(message), message)
             self._hand_on(message)
 
@@ -90,11 +90,8 @@ class NodeSession:
         if self._take is not None:
             self._take(received)
 
-    def lose(self, why: str) -> None:
-        """Await no more answers."""
-        self._give_up(why)
-
-    def _give_up(self, why: str, but: tuple[type, ...] = ()) -> None:
+    def lose(self, why: str, but: tuple[type, ...] = ()) -> None:
+        """Await no more answers, `but` those of some kinds."""
         self.why = self.why or why
         for kind in self._awaited:
             if kind not in but:

@@ -170,7 +170,8 @@ def decide(history: Sequence[Tried], means: Means) -> Decision:
     if against:
         return end
     if number > means.retries and not leave:
-        return replace_fields(end, reason=f"{_count(means.retries)} used up")
+        spent = "the retry is" if means.retries == 1 else f"the {means.retries} retries are"
+        return replace_fields(end, reason=f"{spent} used up")
     pause = _pause(history, changed)
     why = 'on_failure = "restart" is set for the role' if means.insists else row.why
     reasons = [why, *_replacements(replace, last.verdict.attempt + 1, means)]
@@ -296,9 +297,3 @@ def _replacements(replace: Mapping[str, str], attempt: int, means: Means) -> lis
         spares = "No spare is left" if means.asked_spares else "The run has no spares (--spares 0)"
         reasons.append(f"{spares}: allranks connects to {join_words(same)} again")
     return reasons
-
-
-def _count(retries: int) -> str:
-    if retries == 1:
-        return "the retry is"
-    return f"the {retries} retries are"

@@ -98,7 +98,9 @@ class StragglerWatch:
         """Comes every second, with the step that the run has reached."""
         self._note_step(stamped)
         roster = self.roster
-        if not roster.spec.limits.straggler_interval or roster.testing or not self._has_begun():
+        going_on = [rank for rank in roster.ranks() if rank.exit is None]
+        has_begun = len(going_on) > 1 and all(rank.initialised_t is not None for rank in going_on)
+        if not roster.spec.limits.straggler_interval or roster.testing or not has_begun:
             return []
         if self._next_at is None:
             self._pause = roster.spec.limits.straggler_interval
@@ -127,10 +129,6 @@ class StragglerWatch:
         if look.waiting:
             return []
         return self._conclude(look, now)
-
-    def _has_begun(self) -> bool:
-        ranks = [rank for rank in self.roster.ranks() if rank.exit is None]
-        return len(ranks) > 1 and all(rank.initialised_t is not None for rank in ranks)
 
     def _note_step(self, stamped: Stamped[EachSecond]) -> None:
         step = stamped.fact.step
