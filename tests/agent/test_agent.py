@@ -35,6 +35,7 @@ from allranks.protocol.messages import (
     StacksMessage,
     StartedMessage,
 )
+from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import (
     CountersOrder,
     EndOrder,
@@ -188,6 +189,18 @@ def test_a_task_that_cannot_be_started_is_an_answer(agent):
     message = agent.expect(CountersMessage)
     assert "Too many open files" in message.error
     assert not [m for m in agent.seen if isinstance(m, FaultMessage)]
+
+
+def test_the_reason_of_an_end_is_that_of_the_last_attempt_alone(agent):
+    """A shorter one left the tail of the one before it: Ray's logs were then saved though its work was done."""
+    (node_dir(agent) / "ray").mkdir()
+    files = NodeFiles(str(node_dir(agent)))
+    Path(files.ending).write_text("a long reason of the attempt before")
+    agent.start(WAIT)
+    agent.expect(StartedMessage)
+    agent.tell(EndOrder(0.0, "done"))
+    agent.expect(EndedMessage)
+    assert Path(files.ending).read_text() == "done"
 
 
 def test_what_the_end_has_killed_is_no_answer_to_the_next_attempt(agent):

@@ -172,7 +172,7 @@ class RankAttempt:
         if not os.path.isdir(files.ray):
             return
         try:
-            with os.fdopen(open_left(files.ending, os.O_WRONLY | os.O_CREAT), "w") as file:
+            with os.fdopen(open_left(files.ending, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
                 file.write(reason)
         except OSError:
             pass  # a full disk: the logs are saved then
