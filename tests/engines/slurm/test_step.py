@@ -17,6 +17,7 @@ from tests.hosts.waiting import BOUND
 from tests.shell import given_of
 
 from allranks.cli.commands import COMMANDS
+from allranks.cli.declare import Declared
 from allranks.cluster.nodes import virtual_cluster
 from allranks.cluster.slurm_allocation import (
     Allocation,
@@ -209,7 +210,9 @@ def test_options_of_sbatch() -> None:
 
 def parsed(words: list[str]) -> RunSpec:
     """What `allranks run` makes of words."""
-    given = given_of(COMMANDS["run"], words)
+    declared = COMMANDS["run"]
+    assert isinstance(declared, Declared)
+    given = given_of(declared, words)
     return resolve(given, {"TOKEN": "x", "WANDB_API_KEY": "y"}, {}, config_source="").spec
 
 
