@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import Launch, culprit, program
-from tests.hosts.waiting import BOUND, wait_until
+from tests.hosts.waiting import wait_until
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
-]
-
-
-@pytest.fixture
-def launch(bed2: Bed, tmp_path: Path) -> Launch:
-    return Launch(bed2, tmp_path)
+pytestmark = pytest.mark.torch
 
 
 def hung(launch: Launch, *words: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
-    launch.start(program("v_hang.py", *words), "--hang-timeout", "6s", *options, nproc=2)
-    assert launch.process is not None
-    launch.process.wait(BOUND)  # importing torch takes a minute on a machine that others use
-    return launch.result()
+    return launch.start(program("v_hang.py", *words), "--hang-timeout", "6s", *options, nproc=2).result()
 
 
 @pytest.mark.parametrize(
@@ -75,9 +62,8 @@ def test_a_stopped_rank(launch: Launch) -> None:
     launch.until_running(4)
     pid = wait_until(lambda: pid_on(launch, 3), what="the pid of rank 3")
     os.kill(pid, signal.SIGSTOP)
-    verdict = launch.result()["verdict"]
+    verdict = launch.over()["verdict"]
     assert culprit(verdict) == ("h2", 3) and "rank 3 on h2 is stopped" in verdict["message"]
-    assert launch.alive() == []
 
 
 def pid_on(launch: Launch, rank: int) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -95,7 +94,6 @@ def secret_is_nowhere(place: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_the_example_trains_in_two_pods(pods_bed: Bed, tmp_path: Path) -> None:
     """What the page of examples/kubernetes makes: the rendered objects, and the ConfigMap with the program."""
     files = render_example("kubernetes", tmp_path)
@@ -115,7 +113,6 @@ def test_the_example_trains_in_two_pods(pods_bed: Bed, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_the_demo_trains_in_three_bare_pods(rendered: Callable[..., Pods], tmp_path: Path) -> None:
     pods = rendered(DEMO, "--kind", "pods")
     pods.start(2, 0, 1)
@@ -243,7 +240,6 @@ class Machines:
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_the_example_trains_on_two_machines(pods_bed: Bed, tmp_path: Path) -> None:
     """What the page of examples/skypilot launches: the task there, and allranks.pyz as it is rendered."""
     files = render_example("skypilot", tmp_path)
