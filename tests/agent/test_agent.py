@@ -197,7 +197,6 @@ def test_the_reason_of_an_end_is_that_of_the_last_attempt_alone(agent):
     files = NodeFiles(str(node_dir(agent)))
     Path(files.ending).write_text("a long reason of the attempt before")
     agent.start(WAIT)
-    agent.expect(StartedMessage)
     agent.tell(EndOrder(0.0, "done"))
     agent.expect(EndedMessage)
     assert Path(files.ending).read_text() == "done"
