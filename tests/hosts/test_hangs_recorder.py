@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hosts.bed import Bed
 from tests.hosts.launching import Launch, program
 from tests.hosts.waiting import BOUND
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
-]
-
-
-@pytest.fixture
-def launch(bed2: Bed, tmp_path: Path) -> Launch:
-    return Launch(bed2, tmp_path)
+pytestmark = pytest.mark.torch
 
 
 def dumps(launch: Launch) -> dict[int, dict[str, Any]]:
@@ -86,7 +75,7 @@ def test_a_circle_of_groups_and_a_receive_blames_none_and_names_the_receive(laun
 def test_ten_minutes_of_metrics_and_no_word_are_no_hang(launch: Launch) -> None:
     """The limit is a tenth of the silence, and thrice the time between two metrics."""
     launch.start(program("v_metrics.py", "600", "20"), "--hang-timeout", "60s", nproc=2)
-    assert launch.process is not None and launch.process.wait(2 * BOUND) == 0
+    assert launch.wait(2 * BOUND) == 0
     assert not launch.events("hang-suspected") and not launch.events("hang")
     result = json.loads(launch.stdout)
     assert (result["exit"], result["verdict"], result["findings"]) == (0, None, [])
