@@ -190,8 +190,8 @@ QUICK = "own name is loopback"
 def test_a_fault_is_named_with_its_node(check: Checker, fault: str) -> None:
     make, finding, words = FAULTS[fault]
     make(check.bed)
-    others = {("nic", "h2", "warn")} if make is interface_down else set()
-    assert check.found(*AT_PORT) - others == {finding}
+    follows = {("ports", "h2", "fail")} if make is interface_down else set()
+    assert check.found(*AT_PORT) - follows == {finding}
     assert all(word in check.message(finding[0]) for word in words), check.message(finding[0])
 
 
