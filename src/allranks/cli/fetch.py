@@ -107,23 +107,18 @@ def command(
     tree = landing / MERGED if merge and not dry_run else None
     differing = _merge(run_dir, nodes, tree) if tree is not None else []
     if json_:
-        fetched = [
-            FetchedNode(
-                node.node.name,
-                node.root,
-                str(node.landing),
-                node.came,
-                listed=node.listed if dry_run else [],
-                error=node.failure,
-            )
-            for node in nodes
-        ]
+        fetched = [_fetched(node, dry_run) for node in nodes]
         print(document_line(FetchReport(run_dir.name, code, fetched, dry_run, str(tree or ""), differing)))
     else:
         _print(nodes, dry_run, pattern)
         if tree is not None and tree.is_dir():
             _say_merged(nodes, tree, differing)
     return code
+
+
+def _fetched(node: NodeFetch, dry_run: bool) -> FetchedNode:
+    listed = node.listed if dry_run else []
+    return FetchedNode(node.node.name, node.root, str(node.landing), node.came, listed, node.failure)
 
 
 def _merge(run: RunDirectory, nodes: Sequence[NodeFetch], tree: Path) -> list[str]:

@@ -124,10 +124,7 @@ def resolve(
         values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer is Layer.OPTION
     tables, tables_source = _tables([*files, *cluster])
     env, forward, notes = read_variables(options, tables, environ, tables_source)
-    notes += [*peeled.notes, *_remarks(values, environ)]
-    for name, value in peeled.env.items():
-        if name in RESERVED and name not in VARIABLES and name not in ("NODE_RANK", "WORLD_SIZE"):
-            notes.append(f"{name}={value} before the command is left out: allranks sets it for every rank")
+    notes += [*peeled.notes, *_remarks(values, environ), *_left_out(peeled.env)]
     if "command" in values:
         values["command"] = peeled.command
     notes += _misplaced(values)
@@ -150,12 +147,7 @@ def resolve(
     if peeled.wrap:
         inner = peeled.wrap_for(launcher, spec.launch.python)
         spec = spec.changed(wrap=" ".join(filter(None, (spec.launch.wrap, inner))))
-    given = {field: chosen[field][0] for field in options if field in chosen}
-    taken = tuple(  # the variable may have been set for another tool
-        f"{option_name(field).lstrip('-')} {one.value} (from {one.where})"
-        for field, one in given.items()
-        if one.layer is Layer.ENVIRONMENT and not one.where.startswith("ALLRANKS_")
-    )
+    taken = tuple(_taken({field: chosen[field][0] for field in options if field in chosen}))
     return Resolved(spec.changed(launcher=launcher), tuple(notes), _world_size(environ), taken)
 
 
@@ -226,6 +218,19 @@ def _peeled(items: Sequence[tuple[str, _Given]]) -> Peeled:
         return Peeled(())
     names_launcher = any(field == "launcher" for field, _ in items)
     return peel([str(word) for word in _as_tuple(_read("command", given))], by_itself=names_launcher)
+
+
+def _left_out(env: Mapping[str, str]) -> Iterator[str]:
+    for name in env:
+        if name in RESERVED and name not in VARIABLES and name not in ("NODE_RANK", "WORLD_SIZE"):
+            yield f"{name}={env[name]} before the command is left out: allranks sets it for every rank"
+
+
+def _taken(chosen: Mapping[str, _Given]) -> Iterator[str]:
+    """Yield each value that a variable of the environment gives, which may have been set for another tool."""
+    for field, given in chosen.items():
+        if given.layer is Layer.ENVIRONMENT and not given.where.startswith("ALLRANKS_"):
+            yield f"{option_name(field).lstrip('-')} {given.value} (from {given.where})"
 
 
 def _strongest(field: str, items: Iterable[tuple[str, _Given]]) -> _Given | None:
