@@ -11,7 +11,7 @@ from typing import List, Mapping, Optional, Sequence
 from allranks.findings import Finding
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, alike, by_value, collected, fail, having, those, values_of
+from ..compare import Findings, Nodes, alike, by_value, collected, differing, fail, having, those, values_of
 from ..host import Host
 from ..launcher_config import MISSING, RankCounts, Table, absent, read_table, whole_number
 from ..typed_facts import Facts, Launching, Request
@@ -87,6 +87,7 @@ class Files:
         yield from self._count("num_machines", self.ranks.nodes, "the nodes of this run")
         yield from self._count("num_processes", self.ranks.world, f"all ranks of the run, {self.ranks}")
         yield from self._master_ip()
+        yield from self._port(whole_number(str(request.asked.master_port)))
         if not request.asked.virtual and self.ranks.nodes > 1:
             yield from self._machine_rank()
         yield from self._unread()
@@ -131,6 +132,20 @@ class Files:
             must = f"node 0's ({first} has {', '.join(addresses[:3]) or 'its name'})"
             remedy = f"set {key}: {[*addresses, first][0]}, {_LEAVE_OUT}"
             yield self._wrong(_LABEL, nodes, f"{key}: {value}, which {whose}", must, remedy)
+
+    def _port(self, wanted: Optional[int]) -> Findings:
+        """Judge main_process_port: the same on every node, and the one that --master-port names."""
+        key = "main_process_port"
+        ports = self._values(key)
+        groups = by_value(ports)
+        usual = next(iter(groups), "")
+        if len(groups) > 1:
+            odd = [node for node, port in ports.items() if port != usual]
+            message = f"{key} differs between nodes, and it must be the same everywhere: {differing(ports)}"
+            yield fail(_LABEL, odd, message, f"set {key}: {usual}, {_LEAVE_OUT}")
+        elif wanted and usual and whole_number(usual) != wanted:
+            must = f"that of --master-port ({wanted})"
+            yield self._wrong(_LABEL, list(ports), f"{key}: {usual}", must, f"set {key}: {wanted}, {_LEAVE_OUT}")
 
     def _machine_rank(self) -> Findings:
         """Each node's own: its place in the host list. The same on every node is a file that was copied."""
