@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from tests import forked
 from tests.hosts.waiting import BOUND, wait_until
 from tests.measured_time import ledger_faults
-from tests.reference.validating import directory_faults, faults
+from tests.reference.validating import directory_faults, faults, printed_faults
 
 from allranks.protocol.codec import encode
 from allranks.runs.directory import RunDirectory
@@ -24,15 +24,23 @@ class LocalRun:
     """One `allranks run --local`; `place` holds its work directory and its runs directory."""
 
     started: ClassVar[list[LocalRun]] = []  # by the test that runs
+    process: subprocess.Popen[str] | forked.Process
 
-    def __init__(self, place: Path, code: str, *options: str, nodes: int = 2, **environment: str) -> None:
-        self.work, self.runs = place / "work", place / "runs"
+    def __init__(
+        self, place: Path, code: str, *options: str, nodes: int = 2, command: str = "train.py", **environment: str
+    ) -> None:
+        self.begin(place, {"train.py": code}, nodes, ["--nproc", "1", *options, "--", *command.split()], environment)
+
+    def begin(
+        self, place: Path, files: dict[str, str], nodes: int, words: list[str], environment: dict[str, str]
+    ) -> None:
+        """Start it with these files in its work directory."""
+        self.place, self.work, self.runs = place, place / "work", place / "runs"
         self.work.mkdir(exist_ok=True)
-        (self.work / "train.py").write_text(code)
-        words = ["run", "--local", str(nodes), "--nproc", "1", "--python", sys.executable, "--json", *options]
+        for name, text in files.items():
+            (self.work / name).write_text(text)
+        words = ["run", "--local", str(nodes), "--python", sys.executable, "--json", *words]
         self.environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(self.runs), **environment}
-        words += ["--", "train.py"]
-        self.process: subprocess.Popen[str] | forked.Process
         with (place / "stdout").open("w") as stdout, (place / "stderr").open("w") as stderr:
             if "PYTHONPATH" in environment:  # an interpreter of its own
                 self.process = subprocess.Popen(
@@ -41,21 +49,39 @@ class LocalRun:
                 )  # fmt: skip
             else:
                 self.process = forked.popen(words, env=self.environment, cwd=self.work, stdout=stdout, stderr=stderr)
-        self.place = place
         self.started.append(self)
 
     @classmethod
     def end_all(cls) -> None:
         """End the runs that still go on, as SIGTERM does, and forget all of them."""
         while cls.started:
-            process = cls.started.pop().process
-            if process.poll() is None:
-                process.terminate()
-                process.wait(BOUND)
+            run = cls.started.pop()
+            if run.process.poll() is None:
+                run.end()
+
+    def end(self) -> None:
+        """End it as SIGTERM does."""
+        self.process.terminate()
+        self.process.wait(BOUND)
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run another command beside it, to its end."""
+        return forked.call(words, cwd=self.work, env=self.environment, timeout=2 * BOUND)
+
+    def ask(self, *words: str) -> dict[str, Any]:
+        """What another command prints with --json."""
+        document: dict[str, Any] = json.loads(self.call(*words, "--json").stdout)
+        assert printed_faults([*words, "--json"], document) == []
+        return document
 
     @property
     def stderr(self) -> str:
         return (self.place / "stderr").read_text()
+
+    @property
+    def log(self) -> str:
+        """What all ranks have printed."""
+        return "".join(path.read_text() for path in self.runs.glob("*/logs/*/rank_*.log"))
 
     @property
     def directory(self) -> Path:

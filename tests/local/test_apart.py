@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 
 import pytest
 from tests import forked
 from tests.hosts.waiting import wait_until
-from tests.local.running import BOUND
+from tests.local.running import BOUND, LocalRun
 
 pytestmark = pytest.mark.processes
 
@@ -51,17 +49,11 @@ while not pathlib.Path("go").exists():
 
 def test_a_controller_that_takes_the_run_over_knows_of_them(tmp_path: Path) -> None:
     """A program may train after what it has started: a warning, until it has ended without."""
-    (tmp_path / "prepares.py").write_text(PREPARES)
-    environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(tmp_path / "runs")}
-    words = ["run", "--local", "2", "--launcher", "command", "--no-check", sys.executable, "prepares.py"]
-    with (tmp_path / "out").open("w") as out:
-        first = forked.popen(words, env=environment, cwd=tmp_path, stdout=out, stderr=out)
-    wait_until(lambda: "may train on its own" in (tmp_path / "out").read_text(), BOUND, "the warning")
-    (run,) = (tmp_path / "runs").iterdir()
-    os.kill(json.loads((run / "run.json").read_text())["controller"]["pid"], signal.SIGKILL)
-    first.wait(BOUND)
-    (tmp_path / "go").touch()
-    done = forked.call(["attach", "--take-over", "--json"], cwd=tmp_path, env=environment)
-    document = json.loads(done.stdout)
-    assert (done.returncode, document["verdict"]["cause"]) == (1, "nodes-train-apart")
+    run = LocalRun(tmp_path, PREPARES, "--launcher", "command", "--no-check", command=f"{sys.executable} train.py")
+    wait_until(lambda: "may train on its own" in run.stderr, BOUND, "the warning")
+    run.process.kill()
+    run.process.wait(BOUND)
+    (run.work / "go").touch()
+    document = run.ask("attach", "--take-over")
+    assert (document["exit"], document["verdict"]["cause"]) == (1, "nodes-train-apart")
     assert document["verdict"]["message"].startswith("each node has trained on its own")

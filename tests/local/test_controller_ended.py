@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
-from tests import forked
 from tests.hosts.waiting import wait_until
 from tests.local.running import BOUND, LocalRun
 
@@ -26,10 +24,6 @@ for step in range(1, 100000):
 LEASE = 2.0
 
 
-def call(run: LocalRun, *words: str) -> subprocess.CompletedProcess[str]:
-    return forked.call(words, cwd=run.work, env=run.environment)
-
-
 def test_a_run_whose_controller_was_killed_is_no_fault_of_the_network(tmp_path: Path) -> None:
     """`status` offered a take-over for ever, `attach` blamed the link and gave the steps the time of their reading."""
     run = LocalRun(tmp_path, STEPS, "--no-check", "--lease", f"{LEASE:g}s")
@@ -39,16 +33,16 @@ def test_a_run_whose_controller_was_killed_is_no_fault_of_the_network(tmp_path: 
     run.process.wait(BOUND)
     status_t = json.loads((run.directory / "status.json").read_text())["t"]
     wait_until(lambda: not alive(ranks), BOUND, "the lease ends the ranks")
-    said = wait_until(lambda: s if "fetches" in (s := call(run, "status").stdout) else "", BOUND, "the lease is over")
+    said = wait_until(lambda: s if "fetches" in (s := run.call("status").stdout) else "", BOUND, "the lease is over")
     assert "its controller ended at " in said and "the lease had ended the ranks by " in said
-    assert json.loads(call(run, "status", "--json").stdout)["lease_end"]["controller_t"] == status_t
-
-    nodes = json.loads(call(run, "status", "--json").stdout)["nodes"]
+    status = run.ask("status")
+    assert status["lease_end"]["controller_t"] == status_t
+    nodes = status["nodes"]
     assert {rank["state"] for node in nodes for rank in node["ranks"]} == {"ended"} == {node["state"] for node in nodes}
-    judged = json.loads(call(run, "diagnose", "--json").stdout)
+    judged = run.ask("diagnose")
     assert judged["cause"] == "controller-ended" and "the lease had ended the ranks by " in judged["message"], judged
 
-    attached = call(run, "attach", "--json")
+    attached = run.call("attach", "--json")
     document = json.loads(attached.stdout)
     assert attached.returncode == document["exit"] == 4, attached.stderr
     verdict = document["verdict"]
@@ -63,18 +57,15 @@ def test_a_run_whose_controller_was_killed_is_no_fault_of_the_network(tmp_path: 
 def test_a_controller_that_does_not_move_is_not_said_to_run_on(tmp_path: Path) -> None:
     run = LocalRun(tmp_path, STEPS, "--no-check", "--lease", "6s")
     run.until("first-step")
-    wait_until(lambda: "steps/s" in call(run, "status").stdout, BOUND, "it runs")
+    wait_until(lambda: "steps/s" in run.call("status").stdout, BOUND, "it runs")
     run.process.send_signal(signal.SIGSTOP)
     try:
-        said = wait_until(lambda: s if "written" in (s := call(run, "status").stdout) else "", BOUND, "three beats")
+        said = wait_until(lambda: s if "written" in (s := run.call("status").stdout) else "", BOUND, "three beats")
         assert f"its controller is stopped. `kill -CONT {run.process.pid}` lets it go on" in said
-        silence = json.loads(call(run, "status", "--json").stdout)["silence"]
-        assert silence["stopped"] == run.process.pid
+        assert run.ask("status")["silence"]["stopped"] == run.process.pid
     finally:
         run.process.send_signal(signal.SIGCONT)
-    wait_until(lambda: "nothing was written" not in call(run, "status").stdout, BOUND, "it goes on")
-    run.process.terminate()
-    run.process.wait(BOUND)
+    wait_until(lambda: "nothing was written" not in run.call("status").stdout, BOUND, "it goes on")
 
 
 def test_a_run_directory_that_is_removed_is_said_to_be_gone(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests import forked
-from tests.local.running import BOUND, LocalRun
+from tests.local.running import LocalRun
 
 LOOKS = """import json, os, shutil, subprocess
 found = {"which": shutil.which("own-tool"), "ran": subprocess.run(["own-tool"], stdout=subprocess.PIPE).stdout.decode(),
@@ -18,27 +17,28 @@ json.dump(found, open("../found", "w"))
 """
 
 
-def interpreter(place: Path) -> Path:
+def put_tool(directory: Path, says: str) -> None:
+    directory.mkdir(parents=True)
+    (directory / "own-tool").write_text(f"#!/bin/sh\necho {says}\n")
+    (directory / "own-tool").chmod(0o755)
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
     """A virtual environment's python, with a program beside it."""
-    bin_ = place / "venv" / "bin"
-    bin_.mkdir(parents=True)
-    (bin_ / "python").symlink_to(Path(sys.executable).resolve())
-    (place / "venv" / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
-    (bin_ / "own-tool").write_text("#!/bin/sh\necho mine\n")
-    (bin_ / "own-tool").chmod(0o755)
-    return bin_ / "python"
+    place = tmp_path / "venv" / "bin"
+    put_tool(place, "mine")
+    (place / "python").symlink_to(Path(sys.executable).resolve())
+    (place.parent / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+    return place / "python"
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["absent", "another first"])
-def test_programs_beside_the_training_interpreter_are_found(tmp_path: Path, elsewhere: bool) -> None:
+def test_programs_beside_the_training_interpreter_are_found(tmp_path: Path, python: Path, elsewhere: bool) -> None:
     """torchrun, ninja: as after `activate`, without it."""
-    python = interpreter(tmp_path)
-    other = tmp_path / "other"
-    other.mkdir()
     if elsewhere:
-        (other / "own-tool").write_text("#!/bin/sh\necho another\n")
-        (other / "own-tool").chmod(0o755)
-    path = f"{other}:{os.environ['PATH']}"
+        put_tool(tmp_path / "other", "another")
+    path = f"{tmp_path}/other:{os.environ['PATH']}"
     result = LocalRun(tmp_path, LOOKS, "--python", str(python), nodes=1, PATH=path).result()
     assert result["exit"] == 0, result["verdict"]
     found = json.loads((tmp_path / "found").read_text())
@@ -46,18 +46,14 @@ def test_programs_beside_the_training_interpreter_are_found(tmp_path: Path, else
     assert found["PATH"] == f"{python.parent}:{path}"
 
 
-@pytest.mark.parametrize(
-    "command", [["bash", "run.sh"], ["--launcher", "command", "bash", "run.sh"], ["--launcher", "command", "own-tool"]]
-)
-def test_a_shell_script_finds_them_too(tmp_path: Path, command: list[str]) -> None:
+@pytest.mark.parametrize("options", [(), ("--launcher", "command")])
+@pytest.mark.parametrize("command", ["bash ../run.sh", "own-tool"])
+def test_a_shell_script_finds_them_too(tmp_path: Path, python: Path, options: tuple[str, ...], command: str) -> None:
     """`--python` said which environment it is: a script that calls torchrun did not find it."""
-    python = interpreter(tmp_path)
     (tmp_path / "run.sh").write_text("own-tool\n")
-    words = ["run", "--local", "1", "--nproc", "1", "--python", str(python), "--json", *command]
-    done = forked.call(words, cwd=tmp_path, env=dict(os.environ), timeout=BOUND)
-    document = json.loads(done.stdout)
-    assert document["exit"] == 0, document["verdict"]
-    assert next(tmp_path.glob("runs/*/logs/node_*/rank_000.log")).read_text() == "mine\n"
+    run = LocalRun(tmp_path, "", "--python", str(python), *options, nodes=1, command=command)
+    assert run.result()["exit"] == 0, run.stderr
+    assert run.log == "mine\n"
 
 
 @pytest.mark.slow

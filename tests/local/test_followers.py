@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,35 +31,24 @@ sys.exit(7)
 """
 
 
-class Attached:
-    """An `allranks attach --json` of a run that goes on; it follows once it has shown a rank's output."""
-
-    def __init__(self, run: LocalRun) -> None:
-        self.place = run.place
-        with (run.place / "attach.out").open("w") as out, (run.place / "attach.err").open("w") as err:
-            words = ["attach", "--json"]
-            self.process = forked.popen(words, env=run.environment, cwd=run.work, stdout=out, stderr=err)
-        wait_until(lambda: "waits" in (self.place / "attach.err").read_text(), BOUND, "attach shows the rank's output")
-
-    def end(self) -> tuple[int, str, str]:
-        """Exit code, standard output, standard error."""
-        code = self.process.wait(BOUND)
-        return code, (self.place / "attach.out").read_text(), (self.place / "attach.err").read_text()
-
-
-def followed(place: Path, *options: str) -> tuple[LocalRun, Attached]:
-    run = LocalRun(place, PROGRAM, "--no-check", *options, nodes=1)
+@contextmanager
+def attached(run: LocalRun, code: int) -> Iterator[None]:
+    """An `allranks attach --json` that has shown a rank's output, and ends with this code after what is done to it."""
     run.until("rank-started")
-    return run, Attached(run)
+    with (run.place / "attach.out").open("w") as out, (run.place / "attach.err").open("w") as err:
+        process = forked.popen(["attach", "--json"], env=run.environment, cwd=run.work, stdout=out, stderr=err)
+    wait_until(lambda: "waits" in (run.place / "attach.err").read_text(), BOUND, "attach shows the rank's output")
+    yield
+    assert process.wait(BOUND) == code
 
 
 def test_attach_to_a_live_run_gives_its_result_as_json(tmp_path: Path) -> None:
     """Standard output was empty, while `attach` to an ended run and to a Slurm job gave the document."""
-    run, attached = followed(tmp_path)
-    (run.work / "go").touch()
-    code, out, _ = attached.end()
-    document = json.loads(out)
-    assert code == document["exit"] == 1
+    run = LocalRun(tmp_path, PROGRAM, "--no-check", nodes=1)
+    with attached(run, 1):
+        (run.work / "go").touch()
+    document = json.loads((tmp_path / "attach.out").read_text())
+    assert document["exit"] == 1
     assert document["verdict"]["where"]["rank"] == 0
     assert document == {"schema": 1, **json.loads((run.directory / "result.json").read_text())}
     assert run.process.wait(BOUND) == 1
@@ -66,12 +56,12 @@ def test_attach_to_a_live_run_gives_its_result_as_json(tmp_path: Path) -> None:
 
 def test_attach_says_as_an_error_that_the_controller_died(tmp_path: Path) -> None:
     """With --json nothing said it."""
-    run, attached = followed(tmp_path, "--lease", "2s")
-    os.kill(json.loads((run.directory / "run.json").read_text())["controller"]["pid"], signal.SIGKILL)
-    code, out, err = attached.end()
-    assert code == 4
-    assert f"the controller of {run.directory.name} died" in json.loads(out)["error"]
-    assert f"hint: allranks attach {run.directory.name}" in err
+    run = LocalRun(tmp_path, PROGRAM, "--no-check", "--lease", "2s", nodes=1)
+    with attached(run, 4):
+        run.process.kill()
+    error = json.loads((tmp_path / "attach.out").read_text())["error"]
+    assert f"the controller of {run.directory.name} died" in error
+    assert f"hint: allranks attach {run.directory.name}" in (tmp_path / "attach.err").read_text()
     run.process.wait(BOUND)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -38,17 +37,13 @@ def test_a_port_held_by_the_users_own_run(tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "first").mkdir()
     first = LocalRun(tmp_path / "first", HOLDS, "--master-port", str(port), "--name", "morning", nodes=1)
-    try:
-        up = tmp_path / "first" / "up"
-        wait_until(up.exists, 60, "the first run's rank")
-        verdict = second(tmp_path / "second", port)
-        name = first.directory.name
-        assert f"port {port} on local0 is held by your run {name}, which goes on: pid " in verdict["message"]
-        assert f"--master-port 0 for a free one, or end that run first: allranks stop {name}" in verdict["remedy"]
-        first.process.send_signal(signal.SIGTERM)
-        assert first.process.wait(BOUND) == 143 and json.loads((first.place / "stdout").read_text())["exit"] == 143
-    finally:
-        first.process.kill()
+    wait_until((tmp_path / "first" / "up").exists, BOUND, "the first run's rank")
+    verdict = second(tmp_path / "second", port)
+    name = first.directory.name
+    assert f"port {port} on local0 is held by your run {name}, which goes on: pid " in verdict["message"]
+    assert f"--master-port 0 for a free one, or end that run first: allranks stop {name}" in verdict["remedy"]
+    first.process.terminate()
+    assert first.result()["exit"] == 143
 
 
 def test_a_port_held_by_what_is_left_of_a_run(tmp_path: Path) -> None:

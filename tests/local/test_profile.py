@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests import forked
 from tests.hosts.waiting import wait_until
 from tests.local.running import BOUND, LocalRun
-from tests.reference.validating import faults
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -32,21 +28,10 @@ SHOWS = PROGRAM.replace("SHOW", 'print("step", step, flush=True)')
 SHOWS_NOTHING = PROGRAM.replace("SHOW", 'step == 5 and print("it goes on", flush=True)')
 
 
-def ask(run: LocalRun, *words: str) -> dict[str, Any]:
-    done = forked.call(["profile", "--json", *words], cwd=run.work, env=run.environment, timeout=2 * BOUND)
-    document: dict[str, Any] = json.loads(done.stdout)
-    assert faults("error" if "error" in document else "profile", document) == []
-    return document
-
-
-def log(run: LocalRun) -> str:
-    return "".join(path.read_text() for path in run.runs.glob("*/logs/*/rank_*.log"))
-
-
 def test_a_rank_that_goes_on_is_profiled_and_goes_on(tmp_path: Path) -> None:
     run = LocalRun(tmp_path, SHOWS, nodes=2)
-    wait_until(lambda: "step 20\n" in log(run), BOUND, "steps")
-    first = ask(run, "--steps", "3")
+    wait_until(lambda: "step 20\n" in run.log, BOUND, "steps")
+    first = run.ask("profile", "--steps", "3")
     (one,) = first["ranks"]
     assert (one["rank"], one["node"]) == (0, "local0"), "the first rank, where none is named"
     assert one["last_step"] > one["first_step"]
@@ -56,16 +41,15 @@ def test_a_rank_that_goes_on_is_profiled_and_goes_on(tmp_path: Path) -> None:
     assert len(measured["steps"]) >= 3 and measured["mean"]["computing"] > 0
     assert {kind["name"] for kind in first["overlap"]["collectives"]} == {"all_reduce"}
 
-    both = ask(run, "--rank", "0,1", "--steps", "2")
+    both = run.ask("profile", "--rank", "0,1", "--steps", "2")
     assert [Path(one["trace"]).name for one in both["ranks"]] == [f"profile_2_rank_00{rank}.json.gz" for rank in (0, 1)]
     assert [rank["rank"] for rank in both["overlap"]["ranks"]] == [0, 1]
-    assert "does not run rank 7 now" in ask(run, "--rank", "7")["error"]
+    assert "does not run rank 7 now" in run.ask("profile", "--rank", "7")["error"]
 
-    before = log(run).count("step ")
-    wait_until(lambda: log(run).count("step ") > before + 20, BOUND, "steps after it")
-    run.process.terminate()
-    run.process.wait(BOUND)
-    assert "is over: no rank of it runs" in ask(run)["error"]
+    before = run.log.count("step ")
+    wait_until(lambda: run.log.count("step ") > before + 20, BOUND, "steps after it")
+    run.end()
+    assert "is over: no rank of it runs" in run.ask("profile")["error"]
 
 
 OF_OPTIMIZER = "no ProfilerStep annotations: a step is from the end of one Optimizer.step to that of the next"
@@ -73,19 +57,14 @@ OF_OPTIMIZER = "no ProfilerStep annotations: a step is from the end of one Optim
 
 def test_a_program_that_shows_no_step_is_profiled_for_a_time(tmp_path: Path) -> None:
     run = LocalRun(tmp_path, SHOWS_NOTHING, nodes=1)
-    wait_until(lambda: "it goes on" in log(run), BOUND, "the start")
-    (one,) = ask(run, "--limit", "2s")["ranks"]
+    wait_until(lambda: "it goes on" in run.log, BOUND, "the start")
+    (one,) = run.ask("profile", "--limit", "2s")["ranks"]
     assert (one["first_step"], one["last_step"]) == (None, None)
     assert one["seconds"] >= 2
-    run.process.terminate()
-    run.process.wait(BOUND)
 
 
 def test_a_program_without_torch_says_so(tmp_path: Path) -> None:
     run = LocalRun(tmp_path, "import time\nprint('sleeps', flush=True)\ntime.sleep(6000)\n", nodes=1)
-    wait_until(lambda: "sleeps" in log(run), BOUND, "the start")
-    assert ask(run)["error"] == (
-        "rank 0 on local0 was not profiled: its runner could not be asked: it has no process group"
-    )
-    run.process.terminate()
-    run.process.wait(BOUND)
+    wait_until(lambda: "sleeps" in run.log, BOUND, "the start")
+    said = "rank 0 on local0 was not profiled: its runner could not be asked: it has no process group"
+    assert run.ask("profile")["error"] == said

@@ -71,7 +71,6 @@ command = "train.py {rollout.address}:{rollout.port.http}"
 nodes = 2
 nproc = 1
 after = ["rollout"]
-TRAINER
 """
 
 
@@ -83,32 +82,21 @@ class RolesRun(LocalRun):
         place: Path,
         *options: str,
         server: str = "",
-        trainer: str = "",
         roles: str = ROLES,
         programs: tuple[str, str] = (SERVER, TRAINER),
         has_no_check: bool = True,
         **environment: str,
     ) -> None:
-        work = place / "work"
-        work.mkdir()
-        for name, text in zip(("serve.py", "train.py"), programs, strict=True):
-            (work / name).write_text(text)
-        (work / "roles.toml").write_text(roles.replace("SERVER", server).replace("TRAINER", trainer))
-        self.place, self.work, self.runs = place, work, place / "runs"
-        words = ["run", "--local", "3", "--python", sys.executable, "--json", "--roles", "roles.toml"]
-        words += ["--no-check"] if has_no_check else []
-        self.environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(self.runs), **environment}
-        with (place / "stdout").open("w") as stdout, (place / "stderr").open("w") as stderr:
-            self.process = forked.popen(
-                [*words, *options], env=self.environment, cwd=work, stdout=stdout, stderr=stderr
-            )
-        self.started.append(self)
+        files = dict(zip(("serve.py", "train.py"), programs, strict=True))
+        files["roles.toml"] = roles.replace("SERVER", server)
+        words = ["--roles", "roles.toml", *(["--no-check"] if has_no_check else []), *options]
+        self.begin(place, files, 3, words, environment)
 
-    def allranks(self, *words: str, code: int = 0) -> str:
+    def allranks(self, *words: str) -> str:
         """Standard output of another command."""
-        done = forked.call(words, env=self.environment, cwd=self.work, timeout=BOUND)
-        assert done.returncode == code, done
-        return str(done.stdout)
+        done = self.call(*words)
+        assert done.returncode == 0, done
+        return done.stdout
 
     def left(self) -> list[str]:
         """Processes of this run that still live."""
@@ -145,7 +133,7 @@ def test_the_trainer_starts_once_the_server_is_ready_and_its_success_ends_the_ru
     assert re.search(r"^trainer 0 ✓ ✓ [×✓]$", top, re.M), top
     assert re.search(r"^rollout local0 +ended", top, re.M) and " rollout: ready after " in top, top
     assert "rollout 1, trainer 2" in run.allranks("ps")
-    [listed] = json.loads(run.allranks("ps", "--json"))["runs"]
+    [listed] = run.ask("ps")["runs"]
     assert listed["roles"] == {"rollout": 1, "trainer": 2}
 
 
@@ -234,16 +222,14 @@ def test_stacks_show_every_role(tmp_path: Path) -> None:
     """Neither role has a process group of torch: py-spy reads them. Native frames are those of the C library."""
     run = RolesRun(tmp_path, programs=(SERVER, "import time\ndef wait():\n    time.sleep(6000)\nwait()\n"))
     run.until("role-ready", 2)
-    seen = json.loads(run.allranks("stacks", "--json"))
+    seen = run.ask("stacks")
     ranks = {(rank["role"], rank["rank"]): rank for rank in seen["ranks"]}
     assert set(ranks) == {("rollout", 0), ("trainer", 0), ("trainer", 1)}, seen
     assert [ranks["trainer", rank]["stack"][0] for rank in (0, 1)] == ["train.py:3 in wait"] * 2
-    native = json.loads(run.allranks("stacks", "--native", "--json", "--rank", "0"))
+    native = run.ask("stacks", "--native", "--rank", "0")
     assert {rank["rank"] for rank in native["ranks"]} == {0}
     assert all(any("libc" in frame for frame in rank["stack"]) for rank in native["ranks"]), native
     assert "trainer: sleeping (train.py:3 in wait)" in run.allranks("stacks")
-    os.kill(run.process.pid, signal.SIGINT)
-    assert run.process.wait(BOUND) == 130
 
 
 def test_ctrl_c_ends_all_roles(tmp_path: Path) -> None:
@@ -262,8 +248,8 @@ def test_a_detached_run_is_followed_and_stopped(tmp_path: Path) -> None:
         followed = forked.popen(["attach"], env=run.environment, cwd=run.work, stdout=shown, stderr=shown)
     run.until("role-ready", 2)
     wait_until(lambda: "[trainer local" in (tmp_path / "attached").read_text(), BOUND, "a line of the trainer")
-    refused = run.allranks("attach", "--take-over", "--json", code=2)
-    assert "several roles, and another controller cannot take" in refused
+    refused = run.ask("attach", "--take-over")
+    assert refused["exit"] == 2 and "several roles, and another controller cannot take" in refused["error"]
     assert "Nothing of it is left" in run.allranks("stop")
     assert followed.wait(BOUND) == 143
     ended = outcomes(json.loads((run.directory / "result.json").read_text()))
@@ -271,7 +257,7 @@ def test_a_detached_run_is_followed_and_stopped(tmp_path: Path) -> None:
 
 
 def test_check_looks_at_the_nodes_of_each_role_with_its_own_command(tmp_path: Path) -> None:
-    (tmp_path / "allranks.toml").write_text(ROLES.replace("SERVER", "").replace("TRAINER", ""))
+    (tmp_path / "allranks.toml").write_text(ROLES.replace("SERVER", ""))
     words = ("check", "--local", "3", "--json", "--only", "script")
     environment = {**os.environ, "ALLRANKS_RUNS_DIR": str(tmp_path / "runs")}
     done = forked.call(words, env=environment, cwd=tmp_path, timeout=BOUND)
@@ -298,12 +284,6 @@ def test_a_command_that_is_not_there_is_named_before_the_start(tmp_path: Path) -
     result = run.result()
     assert (result["exit"], result["verdict"]["where"]["role"]) == (3, "rollout"), result
     assert "no-such-server" in result["verdict"]["message"] and run.events("rank-started") == []
-
-
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    run = RolesRun(tmp_path, roles=ROLES.replace("nodes = 2", "nodes = 3"))
-    assert run.process.wait(BOUND) == 2
-    assert "the roles need 4 nodes (rollout 1, trainer 3), and --local 3 has 3" in (tmp_path / "stdout").read_text()
 
 
 SYNCING_SERVER = """
@@ -351,10 +331,11 @@ after = ["rollout"]
 """
 
 
-def syncing(place: Path, path: str) -> RolesRun:
-    """A trainer and a server that share a process group, as for weights, and what the trainer asks for."""
-    roles = SYNCING.replace("PATH", path)
-    return RolesRun(place, "--hang-timeout", "6s", roles=roles, programs=(SYNCING_SERVER, SYNCING_TRAINER))
+def syncing(place: Path, path: str) -> tuple[RolesRun, dict[str, Any]]:
+    """A trainer and a server that share a process group, as for weights, what the trainer asks for, and the result."""
+    programs = (SYNCING_SERVER, SYNCING_TRAINER)
+    run = RolesRun(place, "--hang-timeout", "6s", roles=SYNCING.replace("PATH", path), programs=programs)
+    return run, run.result()
 
 
 @pytest.mark.parametrize(
@@ -366,8 +347,7 @@ def syncing(place: Path, path: str) -> RolesRun:
 )
 def test_a_hang_between_roles_names_who_waits_for_whom(tmp_path: Path, path: str, cause: str, says: str) -> None:
     """Of the trainer alone it was a rank that reads a socket, and of one without collectives never a hang."""
-    run = syncing(tmp_path, path)
-    result = run.result()
+    run, result = syncing(tmp_path, path)
     verdict = result["verdict"]
     assert (result["exit"], verdict["cause"]) == (5, cause), run.stderr
     assert says in verdict["message"], verdict
@@ -377,8 +357,7 @@ def test_a_hang_between_roles_names_who_waits_for_whom(tmp_path: Path, path: str
 
 
 def test_a_trainer_that_waits_for_a_server_at_work_does_not_hang(tmp_path: Path) -> None:
-    run = syncing(tmp_path, "work")
-    result = run.result()
+    run, result = syncing(tmp_path, "work")
     assert (result["exit"], result["verdict"], result["findings"]) == (0, None, []), run.stderr
     notes = [event["message"] for event in run.events("note")]
     assert any("rank 0 of rollout on local0 is at work: no hang" in note for note in notes), notes

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
-from tests import forked
-
-pytestmark = pytest.mark.processes
+from tests.local.running import LocalRun
 
 PROGRAM = "import os\nprint('rank', os.environ.get('RANK'), os.environ.get('OF_WRAP'))\n"  # ends well alone, too
 
@@ -17,16 +14,13 @@ PROGRAM = "import os\nprint('rank', os.environ.get('RANK'), os.environ.get('OF_W
 @pytest.mark.parametrize("wrap", ["env -i", "env -u RANK -u ALLRANKS_REPORT_SOCKET"])
 def test_a_wrap_that_drops_the_environment_ends_the_run_with_its_fix(tmp_path: Path, wrap: str) -> None:
     """The program must not begin: each rank would train alone, and the run would end well."""
-    (tmp_path / "train.py").write_text(PROGRAM)
-    words = ["run", "--local", "2", "--python", sys.executable, "--wrap", wrap, "--json", "train.py"]
-    done = forked.call(words, cwd=tmp_path)
-    document = json.loads(done.stdout)
-    verdict = document["verdict"]
-    assert (done.returncode, verdict["cause"]) == (1, "environment-mismatch")
+    run = LocalRun(tmp_path, PROGRAM, "--wrap", wrap)
+    result = run.result()
+    verdict = result["verdict"]
+    assert (result["exit"], verdict["cause"]) == (1, "environment-mismatch")
     assert "began without RANK: the command of --wrap starts the program without its environment" in verdict["message"]
-    assert "Apptainer" in verdict["remedy"] and "rank None" not in done.stderr
-    logs = [str(path) for path in Path(document["directory"]).glob("logs/node_*/rank_*.log")]
-    alone = json.loads(forked.call(["diagnose", "--json", *logs], cwd=tmp_path).stdout)
+    assert "Apptainer" in verdict["remedy"] and "rank None" not in run.stderr
+    alone = run.ask("diagnose", *map(str, run.directory.glob("logs/node_*/rank_*.log")))
     assert (alone["cause"], alone["remedy"]) == (verdict["cause"], verdict["remedy"])
 
 
@@ -35,16 +29,12 @@ def test_a_wrap_that_hides_the_runner_is_told_what_to_mount(tmp_path: Path) -> N
     (tmp_path / "hide.sh").write_text('#!/bin/sh\nshift 2\nexec "$0.python" /no/such/runner.py "$@"\n')
     (tmp_path / "hide.sh").chmod(0o755)
     (tmp_path / "hide.sh.python").symlink_to(sys.executable)
-    (tmp_path / "train.py").write_text(PROGRAM)
-    words = ["run", "--local", "1", "--python", sys.executable, "--wrap", str(tmp_path / "hide.sh"), "--json"]
-    done = forked.call([*words, "train.py"], cwd=tmp_path)
-    verdict = json.loads(done.stdout)["verdict"]
+    verdict = LocalRun(tmp_path, PROGRAM, "--wrap", str(tmp_path / "hide.sh"), nodes=1).result()["verdict"]
     assert verdict["cause"] == "remote-path-missing"
     assert "mount /no/such into the container of --wrap" in verdict["remedy"]
 
 
 def test_a_wrap_that_hands_it_on(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM)
-    done = forked.call(["run", "--local", "2", "--wrap", "env OF_WRAP=yes", "--json", "train.py"], cwd=tmp_path)
-    assert done.returncode == 0
-    assert {line.partition("] ")[2] for line in done.stderr.splitlines()} == {"rank 0 yes", "rank 1 yes"}
+    run = LocalRun(tmp_path, PROGRAM, "--wrap", "env OF_WRAP=yes")
+    assert run.result()["exit"] == 0
+    assert {line.partition("] ")[2] for line in run.stderr.splitlines()} == {"rank 0 yes", "rank 1 yes"}
