@@ -21,7 +21,7 @@ from allranks.agent.processes import end_all, tagged
 from allranks.gang.agent_archive import BOOT, payload
 from allranks.protocol.frames import Decoder, OutputFrame
 from allranks.protocol.header import AgentHeader
-from allranks.protocol.messages import HelloMessage, Message, StartedMessage, read_message
+from allranks.protocol.messages import HelloMessage, Message, PongMessage, StartedMessage, read_message
 from allranks.protocol.orders import HelloOrder, Order, PingOrder, RankOrder, StartOrder, pack_order
 
 Kind = TypeVar("Kind")
@@ -73,8 +73,9 @@ class RealAgent:
         return [self.expect(StartedMessage, lambda m, rank=rank: m.rank == rank).pid for rank in range(len(ranks))]
 
     def ping(self) -> None:
-        """Send a ping; it is for the caller to expect the answer."""
+        """Send a ping, and wait for the answer."""
         self.tell(PingOrder(time.time()))
+        self.expect(PongMessage)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from allranks.agent.processes import Process, read_process
+from allranks.agent.processes import read_process
 from allranks.agent.sample import ask_ras
 from allranks.protocol.node_names import NodeFiles
 
@@ -29,10 +29,10 @@ time.sleep(600)
 class Service:
     """RAS as its client sees it; `mute` connections are accepted and never answered, as by a stopped process."""
 
-    def __init__(self, mute: int = 0, greeting: bytes = b"SERVER PROTOCOL 2\n") -> None:
+    def __init__(self) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self.socket.getsockname()[1]
-        self.mute, self.greeting = mute, greeting
+        self.address = f"127.0.0.1:{self.socket.getsockname()[1]}"
+        self.mute, self.greeting = 0, b"SERVER PROTOCOL 2\n"
         self.heard: list[str] = []
         self.kept: list[socket.socket] = []
         threading.Thread(target=self.run, daemon=True).start()
@@ -66,61 +66,43 @@ def service() -> Iterator[Service]:
     one.socket.close()
 
 
-def rank(
-    place: Path, port: int, name: str = "libnccl.so.2", address: str = ""
-) -> tuple[subprocess.Popen[str], dict[int, Process]]:
-    """A process that has a library of that name in its memory."""
+def asked(place: Path, address: str, name: str = "libnccl.so.2") -> str | None:
+    """The answer to a rank that has a library of that name in its memory."""
     library = place / name
     library.write_bytes(b"\0" * 4096)
     process = subprocess.Popen([sys.executable, "-c", MAPS, str(library)], stdout=subprocess.PIPE, text=True,
-                               env={"NCCL_RAS_ADDR": address or f"127.0.0.1:{port}"})  # fmt: skip
-    assert process.stdout is not None and process.stdout.readline() == "1\n"
-    found = read_process(process.pid)
-    assert found is not None
-    return process, {0: found}
-
-
-def asked(place: Path, port: int, name: str = "libnccl.so.2") -> str | None:
-    process, ranks = rank(place, port, name)
+                               env={"NCCL_RAS_ADDR": address})  # fmt: skip
     try:
-        return ask_ras(ranks, str(place))
+        assert process.stdout is not None and process.stdout.readline() == "1\n"
+        found = read_process(process.pid)
+        assert found is not None
+        return ask_ras({0: found}, str(place))
     finally:
         process.kill()
         process.communicate()
 
 
 def test_the_whole_text_comes_and_is_kept(service: Service, tmp_path: Path) -> None:
-    assert asked(tmp_path, service.port) == STATUS
+    assert asked(tmp_path, service.address) == STATUS
     assert Path(NodeFiles(str(tmp_path)).ras).read_text() == STATUS
     assert service.heard == ["CLIENT PROTOCOL 2", "TIMEOUT 3", "VERBOSE STATUS"]
 
 
 def test_a_stopped_process_that_accepts_is_passed_over(service: Service, tmp_path: Path) -> None:
     service.mute = 1
-    assert asked(tmp_path, service.port) == STATUS
+    assert asked(tmp_path, service.address) == STATUS
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:99999", "a..b:28028", "x" * 70 + ":28028"])
-def test_an_address_that_cannot_be_costs_the_sample_nothing(address: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "a..b:28028", "x" * 70 + ":28028"])
+def test_an_address_where_nobody_listens_or_can_costs_the_sample_nothing(address: str, tmp_path: Path) -> None:
     """NCCL_RAS_ADDR is the program's: its stacks come whatever it says."""
-    process, ranks = rank(tmp_path, 0, address=address)
-    try:
-        assert ask_ras(ranks, str(tmp_path)) is None
-    finally:
-        process.kill()
-        process.communicate()
+    assert asked(tmp_path, address) is None
 
 
 def test_nothing_is_asked_without_nccl(service: Service, tmp_path: Path) -> None:
-    assert asked(tmp_path, service.port, "libother.so") is None and service.heard == []
+    assert asked(tmp_path, service.address, "libother.so") is None and service.heard == []
 
 
 def test_another_service_at_the_port_is_left_alone(service: Service, tmp_path: Path) -> None:
     service.greeting = b"220 mail.example.org ESMTP\n"
-    assert asked(tmp_path, service.port) is None and "VERBOSE STATUS" not in service.heard
-
-
-def test_nobody_listens(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
-    assert asked(tmp_path, port) is None
+    assert asked(tmp_path, service.address) is None and "VERBOSE STATUS" not in service.heard

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -108,59 +107,39 @@ def build(root: Path, machine: Machine) -> Path:
     return root
 
 
-class Given(NamedTuple):
-    """A machine's tree, and what torch says of a GPU there."""
-
-    root: Path
-    machine: Machine
-    torch_says: Callable[[str, int], set[int]]
-
-
-@pytest.fixture(params=MACHINES)
-def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
-    machine = MACHINES[request.param]
-    root = build(tmp_path, machine)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(2 * machine.cores)))
-
-    def torch_says(word: str, gpu: int) -> set[int]:
-        """Its functions, which open files of /sys, read those of the tree."""
-        torch = pytest.importorskip("torch")
-        of_torch = pytest.importorskip("torch.numa.binding")
-        real_open, real_list = builtins.open, os.listdir
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.cuda, "device_count", lambda: len(machine.gpus))
-            buses = [int(address.split(":")[1], 16) for address in machine.gpus]
-            patch.setattr(
-                torch.cuda,
-                "get_device_properties",
-                lambda index: SimpleNamespace(pci_domain_id=0, pci_bus_id=buses[index], pci_device_id=0),
-            )
-            patch.setattr(builtins, "open", lambda path, *more: real_open(f"{root}{path}", *more))
-            patch.setattr(os, "listdir", lambda path: real_list(f"{root}{path}"))
-            options = of_torch.NumaOptions(of_torch.AffinityMode(word))
-            choose = of_torch._get_logical_cpus_to_bind_to  # noqa: SLF001
-            chosen: set[int] = choose(gpu_index=gpu, numa_options=options)
-            return chosen
-
-    return Given(root, machine, torch_says)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("rule", RULES)
-def test_ranks_get_the_cpus_that_torchrun_gives_them(given: Given, rule: str) -> None:
-    if not given.machine.gpus:
-        pytest.skip("torchrun binds by GPUs alone")
-    bound = bind(rule, list(range(8, 16)), {}, str(given.root))
-    assert (bound.gpus, bound.allowed, bound.why) == (8, "", "")
-    expected = {8 + gpu: given.torch_says(RULES[rule], gpu) for gpu in range(8)}
-    assert {rank: read_ranges(cpus) for rank, cpus in bound.cpus.items()} == expected
-
-
 def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, allowed: str = "") -> str:
     machine = MACHINES[name]
     cpus = read_ranges(allowed) or set(range(2 * machine.cores))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cpus)
     return str(build(tmp_path, machine))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", [name for name, machine in MACHINES.items() if machine.gpus])
+def test_ranks_get_the_cpus_that_torchrun_gives_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, rule: str
+) -> None:
+    """Torch's own functions, which open files of /sys, read those of the tree."""
+    root = on(tmp_path, monkeypatch, name)
+    bound = bind(rule, list(range(8, 16)), {}, root)
+    assert (bound.gpus, bound.allowed, bound.why) == (8, "", "")
+    torch = pytest.importorskip("torch")
+    of_torch = pytest.importorskip("torch.numa.binding")
+    options = of_torch.NumaOptions(of_torch.AffinityMode(RULES[rule]))
+    choose = of_torch._get_logical_cpus_to_bind_to  # noqa: SLF001
+    places = [
+        SimpleNamespace(pci_domain_id=0, pci_bus_id=int(address[5:7], 16), pci_device_id=0)
+        for address in MACHINES[name].gpus
+    ]
+    real_open, real_list = builtins.open, os.listdir
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "device_count", lambda: 8)
+        patch.setattr(torch.cuda, "get_device_properties", places.__getitem__)
+        patch.setattr(builtins, "open", lambda path, *more: real_open(f"{root}{path}", *more))
+        patch.setattr(os, "listdir", lambda path: real_list(f"{root}{path}"))
+        expected = {8 + gpu: choose(gpu_index=gpu, numa_options=options) for gpu in range(8)}
+    assert {rank: read_ranges(cpus) for rank, cpus in bound.cpus.items()} == expected
 
 
 def test_ranks_without_gpus_are_spread_over_the_numa_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from allranks.agent.processes import read_process
 from allranks.agent.sockets import link_counts
 
 V1 = Path(ROOT, "cpu")
-SPIN = "while True: pass"
 
 
 @pytest.mark.parametrize(
@@ -37,7 +36,14 @@ def test_cpu_stat_of_both_versions(text: str, read: tuple[int, int, float]) -> N
 
 
 @pytest.fixture
-def throttled() -> Iterator[int]:
+def busy() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def throttled(busy: subprocess.Popen[bytes]) -> Iterator[int]:
     """A busy process that may use a twentieth of a CPU."""
     group = V1 / f"allranks-test-{os.getpid()}"
     try:
@@ -45,15 +51,12 @@ def throttled() -> Iterator[int]:
         (group / "cpu.cfs_quota_us").write_text("5000")
     except OSError as error:
         pytest.skip(f"no control group with a CPU quota can be made here: {error}")
-    process = subprocess.Popen([sys.executable, "-c", SPIN])
-    try:
-        (group / "cgroup.procs").write_text(str(process.pid))
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
-        wait_until(lambda: not (group / "cgroup.procs").read_text(), 30.0, "an empty control group")
-        group.rmdir()
+    (group / "cgroup.procs").write_text(str(busy.pid))
+    yield busy.pid
+    busy.kill()
+    busy.wait()
+    wait_until(lambda: not (group / "cgroup.procs").read_text(), 30.0, "an empty control group")
+    group.rmdir()
 
 
 @pytest.mark.processes
@@ -67,15 +70,12 @@ def test_a_quota_of_a_real_control_group_is_seen(throttled: int) -> None:
 
 
 @pytest.mark.processes
-def test_a_look_at_a_rank_without_a_process_group_samples_it_from_outside(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", SPIN])
-    try:
-        known = read_process(process.pid)
-        assert known is not None
-        looks = look_at({3: known}, str(tmp_path))
-    finally:
-        process.kill()
-        process.wait()
+def test_a_look_at_a_rank_without_a_process_group_samples_it_from_outside(
+    tmp_path: Path, busy: subprocess.Popen[bytes]
+) -> None:
+    known = read_process(busy.pid)
+    assert known is not None
+    looks = look_at({3: known}, str(tmp_path))
     assert len(looks[3].samples) == len(looks[3].at) >= 3
     assert looks[3].at == tuple(sorted(looks[3].at)) and looks[3].samples[-1]["cpu"] > 0
     assert look_at({}, str(tmp_path)) == {}

@@ -8,15 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.test_node_check import SCRIPT, SOURCE
-from tests.hosts.waiting import BOUND
+from tests.agent.test_node_check import PARTS
+from tests.hosts.waiting import BOUND, wait_until
 from tests.interpreters import OLDEST
 
 from allranks.agent import checks
@@ -30,6 +29,10 @@ from allranks.protocol.orders import SetupOrder
 
 pytestmark = pytest.mark.processes
 
+SOURCE = Path(facts.__file__).parents[2]
+SCRIPT = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent.node_check import collect; " \
+         "from allranks.protocol.codec import decode; from allranks.protocol.orders import SetupOrder; " \
+         "print(json.dumps(collect(decode(SetupOrder, json.loads(sys.argv[2])))))"  # fmt: skip
 PYTHONS = [p for p in ("/usr/bin/python3", OLDEST) if p and Path(p).exists()]
 GIT_ENV = {
     **{k: v for k, v in os.environ.items() if not k.startswith("GIT_")},
@@ -193,16 +196,22 @@ def test_a_module_of_the_working_directory_is_not_taken_for_a_part_of_python(tmp
 # -- data --------------------------------------------------------------------------------------------
 
 
+def hold(tmp_path: Path, sizes: dict[str, int]) -> Path:
+    """A directory of data that holds these files alone."""
+    top = tmp_path / "data"
+    shutil.rmtree(top, ignore_errors=True)
+    top.mkdir()
+    for name, size in sizes.items():
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_bytes(bytes(size))
+    return top
+
+
 @pytest.mark.parametrize("python", PYTHONS)
 def test_data_by_name_and_size(tmp_path: Path, python: str) -> None:
     found = []
-    for lacking in ("", "", "b-0.bin"):
-        top = tmp_path / "data"
-        shutil.rmtree(top, ignore_errors=True)
-        for name in ("a-0.bin", "b-0.bin", "sub/c-0.bin"):
-            if name != lacking:
-                (top / name).parent.mkdir(parents=True, exist_ok=True)
-                (top / name).write_bytes(bytes(1000))
+    for names in (["a-0.bin", "b-0.bin", "sub/c-0.bin"],) * 2 + (["a-0.bin", "sub/c-0.bin"],):
+        top = hold(tmp_path, dict.fromkeys(names, 1000))
         (top / "lost+found").mkdir()
         (top / ".nfs0001").touch()
         (top / "linked").symlink_to(top / "sub")
@@ -216,15 +225,9 @@ def test_data_by_name_and_size(tmp_path: Path, python: str) -> None:
 
 
 def test_of_two_nodes_the_one_with_a_part_of_the_data_is_odd(tmp_path: Path) -> None:
-    whole, part, own = ({"a": 1, "b": 2}, {"a": 1}, {"a": 1, "c": 3})
     found = []
-    for sizes in (whole, part, own, {}):
-        top = tmp_path / "data"
-        shutil.rmtree(top, ignore_errors=True)
-        top.mkdir()
-        for name, size in sizes.items():
-            (top / name).write_bytes(bytes(size))
-        found.append(look("data_listing", tmp_path, data_paths=[str(top)]))
+    for sizes in ({"a": 1, "b": 2}, {"a": 1}, {"a": 1, "c": 3}, {}):
+        found.append(look("data_listing", tmp_path, data_paths=[str(hold(tmp_path, sizes))]))
     assert [first_status(found[0], other) for other in found[1:]] == [("fail", "h1"), ("warn", "h0"), ("fail", "h1")]
     assert first_status(found[1], found[0]) == ("fail", "h0")
 
@@ -303,8 +306,7 @@ def test_a_full_and_a_read_only_file_system(tmp_path: Path) -> None:
 def sleeping(**env: str) -> Iterator[int]:
     child = subprocess.Popen(["sleep", "600"], env={"PATH": os.environ["PATH"], **env})
     try:
-        while (found := Path(f"/proc/{child.pid}/comm").read_text()) != "sleep\n":
-            assert found
+        wait_until(lambda: Path(f"/proc/{child.pid}/comm").read_text() == "sleep\n", 60, "exec")
         yield child.pid
     finally:
         child.kill()
@@ -346,9 +348,8 @@ def test_an_orphan_of_another_launcher(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, timeout=BOUND)
     pid = int(done.stdout)
     try:
-        end = time.monotonic() + 60
-        while (process := read_process(pid)) is not None and Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
-            assert time.monotonic() < end
+        wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n", 60, "exec")
+        process = read_process(pid)
         if process is None or process.parent != 1:
             pytest.skip("orphans do not fall to process 1 here")
         found = look("leftovers", tmp_path)
@@ -396,9 +397,11 @@ def test_all_of_them_under_the_oldest_python(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("1\n")
     asked = {"checks": names, "workdir": str(tmp_path), "command": ["train.py"], "data_paths": [str(tmp_path)],
              "python": OLDEST, "master_port": 1}  # fmt: skip
-    done = subprocess.run([OLDEST, "-c", SCRIPT, str(SOURCE), json.dumps(asked)], capture_output=True, text=True)
+    words = [OLDEST, "-I", "-S", "-c", SCRIPT, str(SOURCE), json.dumps(asked)]
+    done = subprocess.run(words, capture_output=True, text=True)
     found = json.loads(done.stdout)
-    errors = {n: found[n]["error"] for n in names if isinstance(found[n], dict) and "error" in found[n]}
-    assert errors == {}, done.stderr
+    assert set(found) == {*PARTS, *names} and done.stderr == ""
+    assert {name: part["error"] for name, part in found.items() if isinstance(part, dict) and "error" in part} == {}
+    assert found["interpreter"]["version"].startswith("3.8.")
     assert found["code_tree"]["count"] == 1
     assert judge({}, {"h0": found}, [built_in()[n] for n in names if n != "leftovers"]) == []

@@ -106,11 +106,16 @@ def node(port: int, patience: float, lease: float = 600.0, program: str = NODE) 
             process.kill()
 
 
+def ended(process: subprocess.Popen[str], code: int) -> str:
+    """What a node has said that ends with this code."""
+    said, _ = process.communicate(timeout=BOUND)
+    assert process.returncode == code, said
+    return said
+
+
 def test_who_sends_a_byte_now_and_then_holds_no_node_past_its_limit(stranger: Stranger) -> None:
     with node(stranger.port, 2.0) as process:
-        said, _ = process.communicate(timeout=BOUND)
-    assert process.returncode == 4
-    assert "no coordinator answered at 127.0.0.1" in said
+        assert "no coordinator answered at 127.0.0.1" in ended(process, 4)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -118,9 +123,7 @@ def test_a_signal_ends_a_node_in_a_handshake(stranger: Stranger, number: signal.
     with node(stranger.port, 600.0) as process:
         assert stranger.heard.wait(BOUND)
         process.send_signal(number)
-        said, _ = process.communicate(timeout=BOUND)
-    assert process.returncode == code
-    assert "Interrupted system call" not in said
+        assert "Interrupted system call" not in ended(process, code)
 
 
 # -- a node with ranks -------------------------------------------------------------------------------------------------
@@ -187,8 +190,7 @@ def test_a_node_with_ranks_dials_on_whatever_answers(server: socket.socket) -> N
         back = Coordinator(server)
         assert isinstance(back.hello, HelloControl) and back.hello.begun
         back.tell(OverControl(0, "all is well"))
-        said, _ = process.communicate(timeout=BOUND)
-    assert (process.returncode, "all is well" in said) == (0, True)
+        assert "all is well" in ended(process, 0)
 
 
 def test_another_runs_coordinator_does_not_prolong_the_lease(server: socket.socket) -> None:
@@ -201,9 +203,7 @@ def test_another_runs_coordinator_does_not_prolong_the_lease(server: socket.sock
                 Coordinator(server).tell(RefusedControl(2, "it belongs to another run"))
             except OSError:
                 continue
-        said, _ = process.communicate(timeout=BOUND)
-    assert process.returncode == 4
-    assert "for the lease of 2 s: the ranks here are ended" in said
+        assert "for the lease of 2 s: the ranks here are ended" in ended(process, 4)
 
 
 OWN_RULES = "OwnRules(NodeArguments(RunSpec.of(command=('true',)), SetupOrder(), ()), None)"
@@ -227,8 +227,7 @@ def test_an_order_that_is_none_ends_a_joined_node(order: dict[str, object], why:
     """The bounds of every field are in tests/protocol/test_orders.py."""
     with node(server.getsockname()[1], 60.0, program=JOINED + NODE.replace("Rules()", OWN_RULES)) as process:
         Coordinator(server).order(order)
-        said, _ = process.communicate(timeout=BOUND)
-    assert process.returncode == 4
+        said = ended(process, 4)
     assert "this node refused an order of the coordinator: " in said and why in said
 
 
@@ -237,6 +236,6 @@ def test_words_of_the_coordinator_are_shown_on_one_line_without_escapes(server: 
         coordinator = Coordinator(server)
         coordinator.tell(WaitControl("\x1b[2J\x1b]0;owned\x07node 1\nis\rlate" + "x" * 10**6))
         coordinator.tell(OverControl(3, "\x1b[31mred\nline"))
-        said, _ = process.communicate(timeout=BOUND)
-    assert process.returncode == 3 and "node 1 is late" in said and "[31mred line" in said
+        said = ended(process, 3)
+    assert "node 1 is late" in said and "[31mred line" in said
     assert "\x1b" not in said and "\x07" not in said and len(said) < 5000

@@ -35,7 +35,7 @@ class Ends(RankAttempt):
         self.found = found
 
     def launched_rank_ended(self, rank: int, status: int) -> None:
-        self.found.append((rank, status))
+        self.found.append((rank, os.waitstatus_to_exitcode(status)))
 
 
 def settled(pid: int) -> int:
@@ -45,7 +45,7 @@ def settled(pid: int) -> int:
 
 
 def seen(words: str, socket: str = SOCKET, bound: float = 30.0) -> list[tuple[int, int]]:
-    """What the exit watcher says of a grandchild."""
+    """What the exit watcher says of a grandchild: rank and code."""
     found: list[tuple[int, int]] = []
     selector = selectors.DefaultSelector()
     env = {**os.environ, "ALLRANKS_REPORT_SOCKET": SOCKET}
@@ -72,21 +72,17 @@ def seen(words: str, socket: str = SOCKET, bound: float = 30.0) -> list[tuple[in
         selector.close()
 
 
-def test_a_code() -> None:
-    assert [(rank, os.waitstatus_to_exitcode(s)) for rank, s in seen("os._exit(3)")] == [(3, 3)]
-
-
-def test_a_signal() -> None:
-    assert [(rank, os.waitstatus_to_exitcode(s)) for rank, s in seen("os.kill(os.getpid(), 9)")] == [(3, -9)]
-
-
-def test_an_end_with_0_is_not_told() -> None:
-    assert seen("sys.exit(0)") == []
-
-
-def test_another_process_is_not_followed() -> None:
-    """A number out of a container's own counting."""
-    assert seen("os._exit(3)", socket="/other/report.sock") == []
+@pytest.mark.parametrize(
+    ("words", "socket", "told"),
+    [
+        ("os._exit(3)", SOCKET, [(3, 3)]),
+        ("os.kill(os.getpid(), 9)", SOCKET, [(3, -9)]),
+        ("sys.exit(0)", SOCKET, []),
+        ("os._exit(3)", "/other/report.sock", []),  # another process: a number out of a container's own counting
+    ],
+)
+def test_how_it_ends(words: str, socket: str, told: list[tuple[int, int]]) -> None:
+    assert seen(words, socket) == told
 
 
 def test_a_process_in_the_midst_of_exec_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +107,7 @@ def test_a_process_in_the_midst_of_exec_is_followed(monkeypatch: pytest.MonkeyPa
 
 def test_before_python_3_9(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(exitwatcher.os, "pidfd_open", raising=False)
-    assert [(rank, os.waitstatus_to_exitcode(s)) for rank, s in seen("os._exit(4)")] == [(3, 4)]
+    assert seen("os._exit(4)") == [(3, 4)]
 
 
 def test_the_living_and_the_gone_have_no_status() -> None:

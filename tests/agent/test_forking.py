@@ -63,17 +63,20 @@ def ask(of: Forking, agent: Agent, answer: ImportRecord) -> None:
     agent.asked.pop()(answer, "")
 
 
-@pytest.mark.parametrize("is_late", [False, True], ids=["before the ranks start", "after the order to start them"])
-def test_what_is_imported_is_kept_whenever_the_look_for_a_record_ends(is_late: bool, kept: list[ImportRecord]) -> None:
+@pytest.mark.parametrize("look_ends", ["before the ranks start", "after the order to start them", "after the patience"])
+def test_what_is_imported_is_kept_whenever_the_look_for_a_record_ends(look_ends: str, kept: list[ImportRecord]) -> None:
     agent = Agent()
     of = agent.forking()
     started: list[bool] = []
     of.prepare(PreloadOrder(0, RANK, "auto"), {})
-    if not is_late:
+    if look_ends == "before the ranks start":
         agent.looks.pop()(FoundRecord(), "")
     of.begin(start(), {}, lambda: started.append(True))
-    if is_late:
-        assert not started, "ranks wait for the look"
+    assert started == ([True] if look_ends == "before the ranks start" else []), "ranks wait for the look"
+    if look_ends == "after the patience":
+        of.tick(time.monotonic() + 1000)
+        assert started == [True]
+    if agent.looks:
         agent.looks.pop()(FoundRecord(), "")
     assert started == [True]
     of.initialised(0)
@@ -82,24 +85,7 @@ def test_what_is_imported_is_kept_whenever_the_look_for_a_record_ends(is_late: b
     ask(of, agent, IMPORTED)
     assert [record.modules for record in kept] == [IMPORTED.modules]
     of.tick(time.monotonic() + 10 * ASK_SECONDS)
-    assert not agent.asked and not agent.said
-
-
-def test_a_look_that_ends_after_the_patience_changes_no_attempt_but_is_used_for_the_record(
-    kept: list[ImportRecord],
-) -> None:
-    agent = Agent()
-    of = agent.forking()
-    started: list[bool] = []
-    of.begin(start(), {}, lambda: started.append(True))
-    of.tick(time.monotonic() + 1000)
-    assert started == [True]
-    agent.looks.pop()(FoundRecord(), "")
-    assert started == [True]
-    of.initialised(0)
-    ask(of, agent, IMPORTED)
-    ask(of, agent, IMPORTED)
-    assert len(kept) == 1
+    assert not agent.asked and bool(agent.said) == (look_ends == "after the patience")
 
 
 def test_nothing_is_asked_where_no_run_and_no_attempt_can_use_it() -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from tests.interpreters import OLDEST
 
 from allranks.agent import gpufacts, netfacts, portowner
 from allranks.agent import node_check as facts
-from allranks.agent.bounded_commands import FactPart, collect_parts, run_command
+from allranks.agent.bounded_commands import run_command
 from allranks.agent.portowner import who_holds
 from allranks.agent.processes import read_process
 from allranks.gang.places import RunContext, setup_order
@@ -26,10 +25,6 @@ from allranks.protocol.facts import LoginFacts
 from allranks.protocol.orders import SetupOrder
 from allranks.settings import RunSpec
 
-SOURCE = Path(facts.__file__).parents[2]
-SCRIPT = "import json, sys; sys.path.insert(0, sys.argv[1]); from allranks.agent.node_check import collect; " \
-         "from allranks.protocol.codec import decode; from allranks.protocol.orders import SetupOrder; " \
-         "print(json.dumps(collect(decode(SetupOrder, json.loads(sys.argv[2])))))"  # fmt: skip
 PARTS = {
     "hostname", "own_name", "interfaces", "interpreter", "workdir", "script", "shm", "disk", "gpus", "nccl",
     "logind", "identity", "scheduler", "cpu", "mem", "load", "data", "t", "monotonic",
@@ -59,8 +54,7 @@ def addresses(interfaces: list[dict[str, Any]]) -> dict[str, set[tuple[str, int,
 
 
 def said_by_ip() -> list[dict[str, Any]]:
-    text = subprocess.run(["ip", "-j", "addr"], capture_output=True, text=True, check=True).stdout
-    return list(json.loads(text))
+    return list(json.loads(subprocess.check_output(["ip", "-j", "addr"])))
 
 
 @pytest.mark.skipif(shutil.which("ip") is None, reason="needs iproute2")
@@ -89,14 +83,6 @@ def test_own_name() -> None:
         assert "error" in encode(netfacts.resolve(unknown))
 
 
-def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: time.sleep(30) or [])
-    begun = time.monotonic()
-    part = FactPart("own_name", lambda: netfacts.resolve("h1"), 0.1)
-    assert collect_parts([part]) == {"own_name": {"error": "no answer within 0.1 s"}}
-    assert time.monotonic() - begun < 5
-
-
 # -- collect ---------------------------------------------------------------------------------------
 
 
@@ -117,20 +103,6 @@ def test_collect_has_every_part_and_is_json(tmp_path: Path) -> None:
     assert found["data"] == [{"path": "/nowhere", "exists": False, "readable": False}]
     assert found["identity"]["uid"] == os.getuid()
     assert found["mem"]["total"] > 0
-
-
-@pytest.mark.skipif(OLDEST is None, reason="no Python 3.8 here")
-def test_collect_under_python_38_without_site_packages(tmp_path: Path) -> None:
-    assert OLDEST is not None
-    request = json.dumps({"workdir": str(tmp_path), "command": ["-m", "pkg"], "python": sys.executable})
-    done = subprocess.run([OLDEST, "-I", "-S", "-c", SCRIPT, str(SOURCE), request], capture_output=True, text=True)
-    found = json.loads(done.stdout)
-    assert set(found) == PARTS and done.stderr == ""
-    assert [k for k, v in found.items() if isinstance(v, dict) and "error" in v] == []
-    assert found["interpreter"]["version"].startswith("3.") and found["script"] == {
-        "kind": "python-module",
-        "module": "pkg",
-    }
 
 
 def test_a_part_that_raises_or_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -278,6 +250,8 @@ def test_files_of_the_user(tmp_path: Path) -> None:
     assert (misspelt.exists, misspelt.beside) == (False, ("train.py",))
     program = encode(facts.find_target(read_command(["no-such-program"]), str(tmp_path), environ))
     assert program == {"kind": "program", "name": "no-such-program", "path": "no-such-program", "exists": False}
+    module = encode(facts.find_target(read_command(["-m", "pkg"]), str(tmp_path), environ))
+    assert module == {"kind": "python-module", "module": "pkg"}
 
 
 @pytest.mark.parametrize(
@@ -412,10 +386,8 @@ def test_who_holds_a_port(family: socket.AddressFamily, monkeypatch: pytest.Monk
 
 def test_the_places_of_the_facts_are_not_written(tmp_path: Path) -> None:
     """collect only looks: the node directory is the agent's to make."""
-    before = sorted(p.name for p in tmp_path.iterdir())
     collected({"workdir": str(tmp_path), "node_dir": str(tmp_path), "command": ["true"]})
-    assert sorted(p.name for p in tmp_path.iterdir()) == before
-    assert stat.S_ISDIR(tmp_path.stat().st_mode)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from allranks.agent.processes import Process, alive, descendants, end_all, read_
 from allranks.agent.supervised import AgentNote, SupervisorLink, write_note
 from allranks.agent.supervisor import FIRST_PATIENCE, AgentWatch, Supervisor
 from allranks.protocol.header import AgentHeader
-from allranks.protocol.messages import ExitMessage, PongMessage
+from allranks.protocol.messages import ExitMessage
 from allranks.protocol.orders import RankOrder, StartOrder
 
 pytestmark = pytest.mark.processes
@@ -172,4 +172,3 @@ def test_a_fifo_in_the_place_of_an_error_file_blocks_no_agent(agent, tmp_path):
     agent.tell(StartOrder(0, (order,)))
     assert agent.expect(ExitMessage).code == 0
     agent.ping()
-    agent.expect(PongMessage)
