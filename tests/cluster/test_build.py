@@ -7,50 +7,51 @@ from allranks.cluster.hostfile import parse_hostfile
 from allranks.cluster.nodes import make_cluster, set_aside, virtual_cluster
 from allranks.errors import UsageError
 
-NODES = parse_hostfile("me@h1\nh2 slots=4\nh3:2222\nh4\n", "hosts.txt")
+TEXT = "me@h1\nh2 slots=4\nh3:2222\nh4\n"
+
+
+def cluster_of(text: str, first: int | None = None, local: str = "", caller: str = "you") -> Cluster:
+    """The cluster of a hostfile; `local`: hosts that are this machine."""
+    nodes = parse_hostfile(text, "hosts.txt") if text else []
+    is_local = local.split().__contains__
+    return make_cluster(nodes, source="hosts.txt", first=first, is_local=is_local, caller=caller)
 
 
 def test_all_nodes_in_order() -> None:
-    cluster = make_cluster(NODES, source="hosts.txt", first=None, is_local=lambda host: host == "h2")
-    assert [n.name for n in cluster.nodes] == ["h1", "h2", "h3", "h4"]
-    assert [n.is_local for n in cluster.nodes] == [False, True, False, False]
-    assert cluster.master.name == "h1"
-    assert cluster.source == "hosts.txt"
-    assert len(cluster) == 4
+    cluster = cluster_of(TEXT, local="h2")
+    assert [(n.index, n.name, n.is_local) for n in cluster.nodes] == [
+        (0, "h1", False), (1, "h2", True), (2, "h3", False), (3, "h4", False)
+    ]  # fmt: skip
+    assert (cluster.master.name, cluster.source, len(cluster)) == ("h1", "hosts.txt", 4)
 
 
 def test_the_first_n_are_indexed_from_zero() -> None:
-    cluster = make_cluster(NODES[1:], source="x", first=2, is_local=lambda host: False)
+    nodes = parse_hostfile(TEXT, "x")[1:]
+    cluster = make_cluster(nodes, source="x", first=2, is_local=lambda host: False)
     assert [(n.index, n.name) for n in cluster.nodes] == [(0, "h2"), (1, "h3")]
 
 
 @pytest.mark.parametrize("first", [0, -1, 5])
 def test_more_nodes_than_hosts_says_how_many_there_are(first: int) -> None:
     with pytest.raises(UsageError, match=rf"--nodes {first}: hosts.txt has 4 hosts. Set --nodes from 1 to 4"):
-        make_cluster(NODES, source="hosts.txt", first=first, is_local=lambda host: False)
+        cluster_of(TEXT, first)
 
 
 def test_an_empty_list_is_refused() -> None:
     with pytest.raises(UsageError, match="has no host"):
-        make_cluster([], source="x", first=None, is_local=lambda host: False)
+        cluster_of("")
 
 
-def test_an_own_port_or_another_user_goes_by_ssh() -> None:
-    def everything(host: str) -> bool:
-        return True
-
-    cluster = make_cluster(NODES, source="x", first=None, is_local=everything, caller="you")
-    assert [n.is_local for n in cluster.nodes] == [False, True, False, True]
-    cluster = make_cluster(NODES, source="x", first=None, is_local=everything, caller="me")
-    assert [n.is_local for n in cluster.nodes] == [True, True, False, True]
+@pytest.mark.parametrize(("caller", "first_is_local"), [("you", False), ("me", True)])
+def test_an_own_port_or_another_user_goes_by_ssh(caller: str, first_is_local: bool) -> None:
+    cluster = cluster_of(TEXT, local="h1 h2 h3 h4", caller=caller)
+    assert [n.is_local for n in cluster.nodes] == [first_is_local, True, False, True]
 
 
 def test_virtual_nodes() -> None:
     cluster = virtual_cluster(3)
-    assert [n.name for n in cluster.nodes] == ["local0", "local1", "local2"]
-    assert [n.index for n in cluster.nodes] == [0, 1, 2]
-    assert all(n.is_local for n in cluster.nodes)
-    assert cluster.source == "--local 3"
+    assert [(n.index, n.name) for n in cluster.nodes] == [(0, "local0"), (1, "local1"), (2, "local2")]
+    assert all(n.is_local for n in cluster.nodes) and cluster.source == "--local 3"
 
 
 @pytest.mark.parametrize("count", [0, -2, 1025])
@@ -60,10 +61,6 @@ def test_virtual_nodes_are_bounded(count: int) -> None:
 
 
 # -- spares ----------------------------------------------------------------------------------------
-
-
-def whole(text: str) -> Cluster:
-    return make_cluster(parse_hostfile(text, "hosts.txt"), source="hosts.txt", first=None, is_local=lambda host: False)
 
 
 FOUR = "h1 slots=4\nh2 slots=4\nh3 slots=2\nh4 slots=2\n"
@@ -79,7 +76,7 @@ FOUR = "h1 slots=4\nh2 slots=4\nh3 slots=2\nh4 slots=2\n"
     ],
 )
 def test_the_last_hosts_stand_by(spares: int, nodes: int | None, working: list[str], standing_by: list[str]) -> None:
-    cluster = set_aside(whole(FOUR), spares, nodes, 1)
+    cluster = set_aside(cluster_of(FOUR), spares, nodes, 1)
     assert ([n.name for n in cluster.nodes], [n.name for n in cluster.spares]) == (working, standing_by)
     assert [n.index for n in cluster.spares] == [3 - i for i in range(len(standing_by))][::-1]
 
@@ -87,13 +84,13 @@ def test_the_last_hosts_stand_by(spares: int, nodes: int | None, working: list[s
 @pytest.mark.parametrize(("spares", "nodes"), [(4, None), (9, None), (2, 3), (1, 4)])
 def test_there_must_be_hosts_enough(spares: int, nodes: int | None) -> None:
     with pytest.raises(UsageError, match=rf"--spares {spares}: hosts.txt has 4 hosts. Add hosts, or set fewer"):
-        set_aside(whole(FOUR), spares, nodes, 1)
+        set_aside(cluster_of(FOUR), spares, nodes, 1)
 
 
 def test_a_spare_that_fits_nowhere_is_refused() -> None:
-    assert set_aside(whole(FOUR), 1, None, None).spares[0].name == "h4", "it fits in the place of h3"
+    assert set_aside(cluster_of(FOUR), 1, None, None).spares[0].name == "h4", "it fits in the place of h3"
     with pytest.raises(UsageError, match=r"h4 has slots=2 in hosts\.txt, and every node runs 4 ranks or more"):
-        set_aside(whole(FOUR), 1, 2, None)
+        set_aside(cluster_of(FOUR), 1, 2, None)
     with pytest.raises(UsageError, match="every node runs 3 ranks or more"):
-        set_aside(whole(FOUR), 1, None, 3)
-    assert set_aside(whole("h1\nh2\n"), 1, None, 8).spares, "nothing says how many it can take"
+        set_aside(cluster_of(FOUR), 1, None, 3)
+    assert set_aside(cluster_of("h1\nh2\n"), 1, None, 8).spares, "nothing says how many it can take"

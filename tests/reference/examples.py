@@ -14,7 +14,7 @@ from tests.diagnose.test_cases import CASES, judged
 from tests.diagnose.test_signatures import OF_LOGS
 
 from allranks.diagnose.verdict import judge
-from allranks.findings import Finding, Verdict
+from allranks.findings import Finding
 from allranks.protocol.codec import decode
 from allranks.report.sentences import finding_line, verdict_lines
 
@@ -51,9 +51,7 @@ def _runs() -> dict[Path, dict[str, Any]]:
     return {path: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
-@functools.cache
-def _judged(text: str) -> Verdict:
-    return judged(text)
+_judged = functools.cache(judged)
 
 
 def _of_runs(cause: str, source: str = "") -> Iterator[Example]:
@@ -89,38 +87,23 @@ def _of_warnings(cause: str) -> Iterator[Example]:
                 yield Example(tuple(lines), f"tests/diagnose/rules/{path.parent.name}/{path.name}", is_warning=True)
 
 
-@dataclass(frozen=True)
-class Said:
-    """A finding that a case of a check proves."""
-
-    check: str
-    id: str
-    status: str
-    message: str
-    remedy: str
-
-
-def findings() -> list[Said]:
-    """Every finding of the cases of the checks."""
-    said = []
+@functools.cache
+def _findings() -> dict[str, list[Finding]]:
+    """Every finding that the cases of a check prove, by the check."""
+    found: dict[str, list[Finding]] = {}
     for path in sorted((TESTS / "preflight" / "checks").glob("*/*.json")):
-        for finding in json.loads(path.read_text(encoding="utf-8"))["findings"]:
-            words = (finding["id"], finding["status"], finding["message"], finding.get("remedy", ""))
-            said.append(Said(path.parent.name, *words))
-    return said
+        said = json.loads(path.read_text(encoding="utf-8"))["findings"]
+        found.setdefault(path.parent.name, []).extend(decode(Finding, finding) for finding in said)
+    return found
 
 
-FINDINGS = findings()
-
-
-def sentences_of(check: str) -> list[Said]:
+def sentences_of(check: str) -> list[Finding]:
     """A few findings of a check that differ in cause or status, the failures first."""
-    chosen: dict[tuple[str, str, str], Said] = {}
-    for said in FINDINGS:
-        if said.check == check:
-            chosen.setdefault((said.id, said.status, said.remedy.partition(" ")[0]), said)
+    chosen: dict[tuple[str, str, str], Finding] = {}
+    for said in _findings().get(check, ()):
+        chosen.setdefault((said.id, said.status, said.remedy.partition(" ")[0]), said)
     return sorted(chosen.values(), key=lambda said: said.status != "fail")[:MOST_SENTENCES]
 
 
 def checks_that_find(cause: str) -> list[str]:
-    return sorted({said.check for said in FINDINGS if said.id == cause})
+    return sorted(check for check, found in _findings().items() if any(said.id == cause for said in found))

@@ -11,21 +11,7 @@ from typing import Any
 
 from tests.reference.settings_page import cell
 
-from allranks.cli import (
-    clean,
-    data,
-    explain,
-    follow,
-    logs,
-    orphans,
-    profile,
-    ps,
-    render,
-    report,
-    stacks,
-    status,
-    stop,
-)
+from allranks.cli import clean, data, explain, follow, logs, orphans, profile, ps, render, report, stacks, status, stop
 from allranks.cli.exec import ExecReport
 from allranks.cli.fetch import FetchReport
 from allranks.cli.nodes import NodesReport
