@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,20 +32,13 @@ ValueError: x
 SHOWN = re.compile(r"\[(\S+) (\d+)(?: \+(\d+) ranks?)?\] ?(.*)")
 
 
-def test_a_traceback_of_one_rank_stays_in_order():
+@pytest.mark.parametrize(("ranks", "label"), [(1, "[h1 0]"), (4, "[4 ranks]")])
+def test_the_same_traceback_of_all_ranks_is_shown_once_and_in_order(ranks, label):
     folder = Folder()
-    folder.feed("h1", 0, TRACEBACK, 0.0)
-    assert [line.removeprefix("[h1 0]")[1:] for line in folder.rest(0.0)] == TRACEBACK.decode().splitlines()
-
-
-def test_the_same_traceback_of_all_ranks_is_shown_once_and_in_order():
-    folder = Folder()
-    folder.ranks = 4
-    for rank in range(4):
+    folder.ranks = ranks
+    for rank in range(ranks):
         folder.feed("h1", rank, TRACEBACK, 0.1 * rank)
-    assert [line.removeprefix("[4 ranks]")[1:] for line in folder.lines(0.3)] == TRACEBACK.decode().splitlines()
-
-
+    assert [line.removeprefix(label)[1:] for line in folder.rest(0.3)] == TRACEBACK.decode().splitlines()
 
 
 def test_frames_of_c_plus_plus_are_one_line():
@@ -139,12 +133,6 @@ def test_what_comes_in_pieces_is_displayed_as_far_as_a_person_may_read():
         folder.feed("h1", 0, b"x\n" * 50, tenth / 10)
         shown += len(folder.lines(tenth / 10))
     assert shown == 5000
-
-
-def test_a_clock_that_is_set_back_holds_nothing_up():
-    folder = Folder()
-    folder.feed("h1", 0, b"x\n", 1000.0)
-    assert folder.lines(10.0) == ["[h1 0] x"]
 
 
 @given(st.text(alphabet="\x1b\x9b[]0;mJ\x07\\\rab\u202e"), st.booleans())

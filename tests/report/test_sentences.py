@@ -51,13 +51,6 @@ def test_the_same_line_of_some_ranks_waits_for_the_window():
     assert folder.lines(WINDOW) == ["[h1 0 +1 rank] loading"]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "said"), [(4, "ending the remaining 4 ranks"), (1, "ending the remaining rank"), (0, None)]
-)
-def test_ranks_that_a_failure_ends_may_be_all_of_them(ranks, said):
-    assert event_line(fact({"event": "ending", "reason": "failure", "grace": 1.0, "ranks": ranks}), 2) == said
-
-
 ALIKE = [  # real lines: torch 2.13 (c10d socket.cpp, elastic), NCCL, logging
     "[W1121 18:42:17.070123 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
     "[W1122 06:30:31.110000 socket.cpp:767] [c10d] The client socket has failed to connect to [h1]:29500 (errno: 111).",
@@ -171,37 +164,55 @@ def test_evidence_that_the_sentence_has_is_not_repeated():
     assert [line for line in said if "saw" in line] == ["  saw     a line"]
 
 
+TREE = {"event": "tree", "root": "/w", "files": 4, "bytes": 3210, "sha256": "0"}
+ENDING = {"event": "ending", "reason": "ctrl-c", "ranks": 2, "grace": 30.0}
+PAUSED = {"event": "launcher-paused", "seconds": 20.1, "slept": False, "ended": False}
+PROVED = {"event": "gate-proved", "node": "h1", "address": "10.0.0.1", "port": 29500, "seconds": 0.12}
+
+
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        ({"event": "all-initialised", "seconds": 9.0, "ranks": 4}, "all 4 ranks initialised in 9.0 s"),
+        ({"event": "all-initialised", "seconds": 2.34, "ranks": 4}, "all 4 ranks initialised in 2.3 s"),
         (
             {"event": "all-initialised", "seconds": 37.1, "ranks": 4, "attempt": 1},
             "all 4 ranks initialised 37.1 s after the start of the run",
         ),
         ({"event": "attempt-start", "attempt": 1}, "attempt   1"),
+        (TREE, "sync      4 files, 3.13 KB of /w"),
         (
-            {"event": "tree", "root": "/w", "files": 4, "bytes": 3210, "sha256": "0"},
-            "sync      4 files, 3.13 KB of /w",
-        ),
-        (
-            {"event": "tree", "root": "/w", "files": 4, "bytes": 3210, "sha256": "0", "left_out": ["data.bin (300 MB)"],
-             "limit": 16 << 20},
+            {**TREE, "left_out": ["data.bin (300 MB)"], "limit": 16 << 20},
             "sync      4 files, 3.13 KB of /w\nnot shipped, over 16 MB: data.bin (300 MB)",
         ),
+        ({**ENDING, "reason": "failure", "ranks": 4}, "ending the remaining 4 ranks"),
+        ({**ENDING, "reason": "failure", "ranks": 1}, "ending the remaining rank"),
+        ({**ENDING, "reason": "failure", "ranks": 0}, None),
+        ({**ENDING, "reason": "sigterm"}, "SIGTERM or `allranks stop`: ending 2 ranks, with 30 s to save"),
+        ({**ENDING, "ranks": 0}, "Ctrl-C: ending the run"),
+        (ENDING, "Ctrl-C: ending 2 ranks, with 30 s to save. Ctrl-C again ends them at once"),
+        ({**ENDING, "grace": 0.0}, "Ctrl-C: ending 2 ranks at once"),
+        (PAUSED, "note: this process did not run for 20 s"),
+        ({**PAUSED, "slept": True}, "note: this machine slept for 20 s"),
         (
-            {"event": "ending", "reason": "sigterm", "ranks": 2, "grace": 30.0},
-            "SIGTERM or `allranks stop`: ending 2 ranks, with 30 s to save",
+            {**PAUSED, "waited": "runs/logs"},
+            "note: writing to the run directory took 20 s. Ranks went on, their output waited on the nodes",
         ),
-        ({"event": "ending", "reason": "ctrl-c", "ranks": 0, "grace": 30.0}, "Ctrl-C: ending the run"),
+        ({**PAUSED, "waited": "gang/session"}, "note: this process was held for 20 s (in gang/session)"),
         (
-            {"event": "ending", "reason": "ctrl-c", "ranks": 2, "grace": 30.0},
-            "Ctrl-C: ending 2 ranks, with 30 s to save. Ctrl-C again ends them at once",
+            {**PROVED, "ranks": {"h1": 2, "h2": 2}},
+            "master    h1 10.0.0.1:29500, reached by all 2 nodes in 0.12 s\nranks     4 in all, 2 a node",
         ),
-        ({"event": "ending", "reason": "ctrl-c", "ranks": 2, "grace": 0.0}, "Ctrl-C: ending 2 ranks at once"),
+        (
+            {**PROVED, "ranks": {"h1": 8, "h2": 4}},
+            "master    h1 10.0.0.1:29500, reached by all 2 nodes in 0.12 s\nranks     12 in all: h1 8, h2 4",
+        ),
+        ({"event": "join", "message": "1 of 2 nodes are here"}, "join      1 of 2 nodes are here"),
+        ({"event": "rank-started", "rank": 0, "pid": 7}, None),
+        ({"event": "rank-exit", "node": "h1", "rank": 2, "signal": 15, "expected": True}, None),
+        ({"event": "outputs-temporary", "nodes": {"h1": "/tmp/allranks-0/x/outputs"}}, None),
     ],
 )
-def test_a_further_attempt_and_an_end_that_was_asked_for(event, line):
+def test_the_line_of_an_event(event, line):
     assert event_line(fact(event), 2) == line
 
 
@@ -220,35 +231,20 @@ def test_a_cause_that_is_cut_short_ends_with_an_ellipsis():
     assert line.startswith("  or      peer-died: rank 0 on h1") and line.endswith("…") and len(line) < 200
 
 
-def test_events_that_matter_have_a_line():
-    proved = {"event": "gate-proved", "node": "h1", "address": "10.0.0.1", "port": 29500, "seconds": 0.12}
-    ranks = {"h1": 2, "h2": 2, "h3": 2, "h4": 2}
-    assert event_line(fact({**proved, "ranks": ranks}), 4) == (
-        "master    h1 10.0.0.1:29500, reached by all 4 nodes in 0.12 s\nranks     8 in all, 2 a node"
-    )
-    assert "reached by all 4 nodes" in event_line(fact({**proved, "ranks": ranks}), 1), (
-        "followed before the nodes are known"
-    )
-    assert event_line(fact({**proved, "ranks": {"h1": 8, "h2": 4}}), 2).endswith("ranks     12 in all: h1 8, h2 4")
-    told = event_line(fact({"event": "all-initialised", "ranks": 8, "seconds": 2.34}), 4)
-    assert told == "all 8 ranks initialised in 2.3 s"
-    assert (
-        event_line(fact({"event": "join", "message": "1 of 2 nodes are here"}), 4) == "join      1 of 2 nodes are here"
-    )
-    assert event_line(fact({"event": "rank-started", "rank": 0, "pid": 7}), 4) is None
+def test_a_rank_that_fails_is_said_with_its_signal():
     assert "signal 9" in event_line(fact({"event": "rank-exit", "node": "h1", "rank": 2, "signal": 9}), 4)
-    assert event_line(fact({"event": "rank-exit", "node": "h1", "rank": 2, "signal": 15, "expected": True}), 4) is None
 
 
-def status(*ranks):
-    of_h1 = tuple(RankStatus(**rank) for rank in ranks)
-    return StatusDocument(world_size=len(ranks), nodes=(NodeStatus("h1", None, "10.0.0.1", "running", of_h1),))
+def test_a_run_that_is_followed_before_its_nodes_are_known_has_them_from_the_gate():
+    assert "reached by all 4 nodes" in event_line(fact({**PROVED, "ranks": {f"h{i}": 2 for i in range(4)}}), 1)
 
 
 def test_a_node_has_one_line():
-    one = {"state": "initialised", "step": 5, "rate": 2.0, "last_output": 90.0}
-    two = {"state": "initialised", "step": 4, "rate": 1.5, "last_output": 95.0}
-    line = node_line(status(one, two).nodes[0], 100.0, 4)
+    ranks = (
+        RankStatus(0, state="initialised", step=5, rate=2.0, last_output=90.0),
+        RankStatus(1, state="initialised", step=4, rate=1.5, last_output=95.0),
+    )
+    line = node_line(NodeStatus("h1", None, "10.0.0.1", "running", ranks), 100.0, 4)
     assert line.split() == ["h1", "(10.0.0.1)", "running", "2", "initialised", "4", "1.50", "5", "s", "ago"]
     many = StatusDocument(nodes=tuple(NodeStatus(f"n{i}", state="ready") for i in range(100)))
     assert [line.split()[0] for line in table_lines(many, 0.0, 80)[1:]] == ["node", "100", "total"]
@@ -281,56 +277,6 @@ def test_a_node_that_is_lost_stands_out_where_colours_are_written():
     assert "\x1b" not in "".join(table_lines(StatusDocument(nodes=nodes), 0.0, 100))
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_the_table_stays_below_the_log(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    out = Terminal()
-    view = LiveView(stream=out)
-    view.status(status({"state": "initialised"}), 0.0)
-    view.tick(10.0)
-    drawn = out.getvalue().count("\n")
-    assert drawn == 3
-    view.output("h1", 0, b"hello\n", 11.0)
-    view.tick(20.0)
-    assert f"\r\x1b[{drawn}A\x1b[J[h1 0] hello\n" in out.getvalue()
-    view.pause()
-    before = out.getvalue()
-    view.output("h1", 0, b"later\n", 21.0)
-    view.tick(30.0)
-    assert out.getvalue() == before
-    view.resume()
-    assert "later" in out.getvalue()
-    view.closing(result_record({"exit": 0, "directory": "r"}))
-    assert out.getvalue().endswith("done after 0.0 s (exit 0), logs in r/logs\n")
-
-
-def test_without_a_terminal_there_are_no_escapes():
-    out = io.StringIO()
-    view = LiveView(stream=out)
-    view.status(status({"state": "initialised"}), 0.0)
-    view.output("h1", 0, b"\x1b[31mhello\x1b[0m\n", 1.0)
-    view.tick(10.0)
-    view.tick(20.0)
-    assert out.getvalue() == "[h1 0] hello\n"
-
-
-class Closed(io.StringIO):
-    def write(self, text):
-        raise BrokenPipeError
-
-
-def test_a_reader_that_left_does_not_end_the_run():
-    view = LiveView(stream=Closed())
-    view.output("h1", 0, b"x\n", 0.0)
-    view.tick(10.0)
-    view.closing(result_record({"exit": 3, "directory": "r"}))
-    assert view.screen.gone
-
-
 def test_a_test_that_passed_says_what_that_means() -> None:
     stream = io.StringIO()
     view = TestView(stream=stream)
@@ -344,12 +290,10 @@ _FIELDS = ("seconds", "ranks", "quiet", "node", "nodes", "signal", "by", "files"
            "reason", "grace", "rank", "left", "address", "port", "attempt", "message", "left_out", "total")  # fmt: skip
 
 
-_KINDS = sorted(KINDS)
+_SHAPES = st.dictionaries(st.sampled_from(_FIELDS), _VALUES | st.dictionaries(st.text(), _VALUES))
 
 
-@given(
-    st.sampled_from(_KINDS), st.dictionaries(st.sampled_from(_FIELDS), _VALUES | st.dictionaries(st.text(), _VALUES))
-)
+@given(st.sampled_from(sorted(KINDS)), _SHAPES)
 def test_an_event_of_another_shape_ends_no_view(kind: str, fields: dict[str, Any]) -> None:
     """`attach` ended with KeyError at the first damaged line of events.jsonl."""
     stamped = read_line({**fields, "t": 1.0, "event": kind})
@@ -359,8 +303,6 @@ def test_an_event_of_another_shape_ends_no_view(kind: str, fields: dict[str, Any
 
 def test_files_that_may_be_lost_are_told_of_at_the_end_and_only_where_there_are_any() -> None:
     """The place is temporary in every run on hosts: it matters once the program has left something there."""
-    event = {"event": "outputs-temporary", "nodes": {"h1": "/tmp/allranks-0/x/outputs"}}
-    assert event_line(fact(event), 1) is None
     ended = {"exit": 0, "directory": "runs/a", "timing": {"total": 1.0}}
     assert closing_lines(result_record(ended)) == ["done after 1.0 s (exit 0), logs in runs/a/logs"]
     lines = closing_lines(result_record({**ended, "outputs": {"h1": "/tmp/allranks-0/x/node_00/outputs"}}))
@@ -437,20 +379,3 @@ def test_foreign_words_begin_no_line_of_ours(odd):
     lines = verdict_lines(verdict)
     assert all(line.isprintable() for line in lines)
     assert [line for line in lines if line.startswith("VERDICT   all")] == []
-
-
-@pytest.mark.parametrize(
-    ("fields", "line"),
-    [
-        ({}, "note: this process did not run for 20 s"),
-        ({"slept": True}, "note: this machine slept for 20 s"),
-        (
-            {"waited": "runs/logs"},
-            "note: writing to the run directory took 20 s. Ranks went on, their output waited on the nodes",
-        ),
-        ({"waited": "gang/session"}, "note: this process was held for 20 s (in gang/session)"),
-    ],
-)
-def test_a_pause_of_the_controller_is_said_in_one_line(fields, line):
-    paused = {"event": "launcher-paused", "t": 5.0, "seconds": 20.1, "slept": False, "ended": False, **fields}
-    assert event_line(fact(paused), 2) == line

@@ -68,11 +68,24 @@ class Story:
         of_hang = {"cause": "unknown", "message": "m", "remedy": "r", "confidence": 0.5}
         self.events.append(fact({"t": self.t, "event": kind, "attempt": self.attempt, **of_hang, **values}))
 
+    def notes(self, fact: Fact, after: float = 0.0, node: str = "") -> None:
+        """A fact of the attempt, so long after this moment."""
+        self.events.append(Stamped(node, self.t + after, self.attempt, fact))
+
     def starts(self, waits: float = 0.0) -> None:
         if waits:
             self.events.append(Stamped("", self.t, None, NodesAsked("Slurm")))
             self.passes("scheduler", waits)
         self.events.append(Stamped("", self.t, None, RunStart("r", "u")))
+
+    @classmethod
+    def under_way(cls, preparation: float = 1.0, start: float = 1.0, waits: float = 0.0) -> Story:
+        """A run whose ranks have just started."""
+        story = cls()
+        story.starts(waits)
+        story.prepares(preparation)
+        story.ranks_start(start)
+        return story
 
     def prepares(self, seconds: float, part: str = "preflight") -> None:
         self.expected[part] = self.expected.get(part, 0.0) + self.judging
@@ -84,12 +97,11 @@ class Story:
         """Nodes import what ranks are forked with: one is done some time before the other."""
         self.passes("imports", seconds)
         for node, share in (("h1", 0.5), ("h2", 1.0)):
-            ready = TemplateMessage("ready", self.attempt, 900, share * seconds)
-            self.events.append(Stamped(node, self.t - (1 - share) * seconds, self.attempt, ready))
+            self.notes(TemplateMessage("ready", self.attempt, 900, share * seconds), (share - 1) * seconds, node)
 
     def ranks_start(self, seconds: float) -> None:
         for rank in (0, 1):
-            self.events.append(Stamped("h1", self.t + 0.001 * rank, self.attempt, StartedMessage(rank, 70 + rank, 0)))
+            self.notes(StartedMessage(rank, 70 + rank, 0), 0.001 * rank, "h1")
         self.passes("start", seconds)
 
     def steps(self, first: int, last: int, each: float) -> None:
@@ -103,28 +115,27 @@ class Story:
                 redone_t = self.t
         if self.reached is not None and first >= self.reached:
             redone_t = first_t
-        seen = StepsSeen(first, first_t, last, self.t, self.reached, redone_t)
-        self.events.append(Stamped("", self.t + 0.3, self.attempt, seen))
+        self.notes(StepsSeen(first, first_t, last, self.t, self.reached, redone_t), 0.3)
         self.reached = max(last, self.reached or 0)
 
     def fails(self, teardown: float, decision: str = "retry") -> None:
         """A rank fails, and the controller hears of it a little later."""
-        heard = self.t + min(0.3, teardown)
-        self.events.append(Stamped("h1", self.t, self.attempt, ExitMessage(1, signal=9, pid=71)))
-        self.events.append(Stamped("", heard, self.attempt, FailureNoted()))
-        self.events.append(Stamped("", heard, self.attempt, EndingBegun("failure", 1.0, 1)))
+        heard = min(0.3, teardown)
+        self.notes(ExitMessage(1, signal=9, pid=71), node="h1")
+        self.notes(FailureNoted(), heard)
+        self.notes(EndingBegun("failure", 1.0, 1), heard)
         self.ends(teardown, decision)
 
     def finishes(self, teardown: float) -> None:
         """All ranks end by themselves."""
         for rank in (0, 1):
-            self.events.append(Stamped("h1", self.t - 0.1 + 0.1 * rank, 0, ExitMessage(rank, code=0, pid=7)))
-        self.events.append(Stamped("", self.t + min(0.3, teardown), self.attempt, EndingBegun("done", 1.0, 0)))
+            self.notes(ExitMessage(rank, code=0, pid=7), 0.1 * rank - 0.1, "h1")
+        self.notes(EndingBegun("done", 1.0, 0), min(0.3, teardown))
         self.ends(teardown)
 
     def ends(self, teardown: float, decision: str = "finish") -> None:
         self.passes("teardown", teardown)
-        self.events.append(Stamped("h1", self.t, self.attempt, EndedMessage(left=())))
+        self.notes(EndedMessage(left=()), node="h1")
         self.judging = 0.4
         self.t += self.judging
         self.tell("attempt-end", outcome="x", decision=decision)
@@ -152,10 +163,7 @@ class Story:
 
 
 def test_a_run_that_is_killed_goes_on_from_its_checkpoint() -> None:
-    story = Story()
-    story.starts()
-    story.prepares(2.0)
-    story.ranks_start(5.0)
+    story = Story.under_way(2.0, 5.0)
     story.steps(0, 30, 1.0)
     story.passes("after_last_step", 0.4)
     story.fails(3.0)
@@ -171,56 +179,43 @@ def test_a_run_that_is_killed_goes_on_from_its_checkpoint() -> None:
 
 
 def test_a_standstill_that_passes_by_is_none_of_the_useful_time() -> None:
-    story = Story()
-    story.starts()
-    story.prepares(1.0)
-    story.ranks_start(1.0)
+    story = Story.under_way()
     first_t = story.t
     story.passes("useful", 5.0)
     story.passes("hang", 10.0)
     story.tell("hang-noted", quiet=10.0)
     story.passes("hang", 3.0)
     story.tell("hang-noted", quiet=13.0)
-    story.events.append(Stamped("", story.t, 0, StepsWentOn()))
+    story.notes(StepsWentOn())
     story.passes("useful", 5.0)
-    story.events.append(Stamped("", story.t, 0, StepsSeen(0, first_t, 9, story.t)))
+    story.notes(StepsSeen(0, first_t, 9, story.t))
     story.finishes(1.0)
     story.is_over()
 
 
 def test_a_lost_node_is_a_hang_until_it_is_noticed_and_a_lost_spare_is_nothing() -> None:
-    story = Story()
-    story.starts()
-    story.prepares(1.0)
-    story.ranks_start(1.0)
-    story.events.append(Stamped("spare", story.t + 4.0, 0, NodeLost(story.t)))
+    story = Story.under_way()
+    story.notes(NodeLost(story.t), 4.0, "spare")
     story.steps(0, 20, 1.0)
     story.passes("after_last_step", 0.5)  # an interrupted step: the node was heard until then
     heard = story.t
     story.passes("hang", 60.0)
-    story.events.append(Stamped("h1", story.t, 0, NodeLost(heard)))
+    story.notes(NodeLost(heard), node="h1")
     story.fails(3.0, "finish")
     story.is_over()
 
 
 def test_ranks_that_save_after_a_stop_still_compute() -> None:
-    story = Story()
-    story.starts()
-    story.prepares(1.0)
-    story.ranks_start(1.0)
+    story = Story.under_way()
     stop: Stamped[Fact] = Stamped("", story.t + 4.5, 0, EndingBegun("ctrl-c"))
     story.steps(0, 6, 1.0)
     story.events.insert(-1, stop)
     story.ends(2.0)
-    ledger = story.is_over()
-    assert ledger.useful == pytest.approx(6.0)
+    assert story.is_over().useful == pytest.approx(6.0)
 
 
 def test_without_a_step_goodput_is_not_known() -> None:
-    story = Story()
-    story.starts()
-    story.prepares(1.0)
-    story.ranks_start(3.0)
+    story = Story.under_way(start=3.0)
     story.tell("all-initialised", seconds=4.0, ranks=2)
     story.passes("without_steps", 30.0)
     story.finishes(1.0)
@@ -245,9 +240,8 @@ def test_the_tests_before_a_program_and_a_port_that_was_taken_are_preflight() ->
 
 
 def test_nodes_that_join_are_waited_for_before_there_is_a_run_directory() -> None:
-    asked = Stamped("", T, None, NodesAsked("join"))
     events = [
-        asked,
+        Stamped("", T, None, NodesAsked("join")),
         Stamped("", T + 30.0, None, RunStart("r", "u")),
         Stamped("", T + 30.0, 0, AttemptStart()),
         Stamped("", T + 40.0, None, RunEnd(1)),
@@ -263,8 +257,7 @@ def test_pods_are_waited_for_until_node_0_begins() -> None:
         Stamped("", T + 35.0, 0, EndingBegun("failure", 1.0, 0)),
         Stamped("", T + 40.0, None, RunEnd(1)),
     ]
-    ledger = ledger_of(events, NOTHING)
-    assert parts(ledger) == {"scheduler": 30.0, "preflight": 5.0, "teardown": 5.0}
+    assert parts(ledger_of(events, NOTHING)) == {"scheduler": 30.0, "preflight": 5.0, "teardown": 5.0}
 
 
 def test_what_came_after_a_controller_died_is_not_accounted_for() -> None:
@@ -299,22 +292,13 @@ def test_a_job_whose_controller_died_goes_on_with_the_steps_that_status_had(tmp_
         Stamped("", T + 109.0, 1, EndingBegun("done", 1.0, 0)),
         Stamped("", T + 110.0, None, RunEnd(0)),
     ]
-    assert parts(ledger_of(events, NOTHING)) == {
-        "preflight": 1.0,
-        "start": 2.0,
-        "useful": 12.0,
-        "computed_twice": 5.0,
-        "scheduler": 88.0,
-        "restart": 1.0,
-        "teardown": 1.0,
-    }
+    found = parts(ledger_of(events, NOTHING))
+    wanted = {"preflight": 1.0, "start": 2.0, "useful": 12.0, "computed_twice": 5.0, "scheduler": 88.0}
+    assert found == {**wanted, "restart": 1.0, "teardown": 1.0}
 
 
 def test_what_ranks_wait_for_stragglers_is_taken_from_the_useful_time() -> None:
-    story = Story()
-    story.starts()
-    story.prepares(1.0)
-    story.ranks_start(1.0)
+    story = Story.under_way()
     begin = story.t
     story.steps(0, 20, 1.0)
     for since, share in ((0, 0.5), (5, 0.1), (5, 0.9)):  # the third says the second again
@@ -335,10 +319,7 @@ def test_live_and_saved_ledgers_agree(tmp_path: Any, ahead_s: float) -> None:
     """
     run = RunDirectory(tmp_path)
     keeper = Timekeeper()
-    story = Story()
-    story.starts(waits=3.0)
-    story.prepares(1.0)
-    story.ranks_start(1.0)
+    story = Story.under_way(waits=3.0)
     story.steps(0, 20, 1.0)
     story.finishes(1.0)
     for event in story.events:
@@ -394,7 +375,7 @@ def stories(draw: st.DrawFn) -> Story:
         if how == "lost":
             heard = story.t
             story.passes("hang", draw(seconds))
-            story.events.append(Stamped("h1", story.t, story.attempt, NodeLost(heard)))
+            story.notes(NodeLost(heard), node="h1")
         if how == "stop":
             story.tell("ending", reason="ctrl-c")
             story.ends(draw(seconds))

@@ -63,40 +63,6 @@ STUCK = answer(entry(16, True), entry(17, False))
 BEHIND = answer(entry(16, True))
 
 
-def test_a_rank_that_has_not_called_it() -> None:
-    found = judged(STUCK, STUCK, STUCK, BEHIND)
-    assert (found.case, found.culprits) == (CollectiveFault.MISSING, (3,))
-    assert found.message == "ranks 0-2 are in all_reduce #17 of 3.91 KB, rank 3 has not called it"
-
-
-def test_another_operation_at_the_same_number() -> None:
-    gather = answer(entry(17, False, "all_gather", shape=(256, 1024)))
-    reduce = answer(entry(17, False, shape=(1024, 1024)))
-    found = judged(gather, gather, gather, reduce)
-    assert (found.case, found.culprits) == (CollectiveFault.DIFFERENT, (3,))
-    assert found.message == "ranks 0-2 are in all_gather #17 of 1 MB and rank 3 is in all_reduce #17 of 4 MB"
-
-
-@pytest.mark.parametrize("other", [{"shape": (999,)}, {"dtype": "Half"}])
-def test_another_shape_or_type_at_the_same_number(other: dict[str, Any]) -> None:
-    found = judged(STUCK, answer(entry(17, False, **other)), STUCK, STUCK)
-    assert (found.case, found.culprits) == (CollectiveFault.DIFFERENT, (1,))
-
-
-@pytest.mark.parametrize("what", ["all_to_all", "gather", "scatter", "nccl:all_gather"])
-def test_operations_that_may_be_uneven(what: str) -> None:
-    backend, _, name = what.rpartition(":")
-    items = [answer(entry(17, False, name, backend or "gloo", (size,))) for size in (1, 2, 3, 4)]
-    assert judged(*items).case is CollectiveFault.TOGETHER
-
-
-def test_the_earliest_counts() -> None:
-    """Queued ahead, as with NCCL: three are unfinished, the first is what holds."""
-    ahead = answer(*(entry(seq, False, backend="nccl") for seq in (5, 6, 7)))
-    behind = answer(entry(4, True, backend="nccl"))
-    assert "all_reduce #5 of" in judged(ahead, ahead, behind, ahead).message
-
-
 def test_gloos_asynchronous_calls_are_waited_for_in_native_code() -> None:
     """`work.wait()` leaves no frame of torch: the rank sleeps at a lock, and its recorder has something unfinished."""
     at_wait = seen(at(61), wchan="futex_wait_queue")
@@ -132,14 +98,6 @@ def member(rank: int, *entries: dict[str, Any]) -> dict[str, Any]:
     return answer(*entries, groups={name: ranks for name, ranks in PAIRS.items() if rank in ranks})
 
 
-def test_in_groups_the_culprit_is_missing_and_waits_nowhere() -> None:
-    """0 waits for 1, 1 waits for 2 in another group, 2 for 3 in a third: 3 does nothing."""
-    found = judged(member(0, entry(4, False, group="1")), member(1, entry(2, False, group="3")),
-                   member(2, entry(9, False, group="2")), member(3, entry(8, True, group="2")))  # fmt: skip
-    assert (found.case, found.culprits) == (CollectiveFault.MISSING, (3,))
-    assert found.message == "rank 2 is in all_reduce #9 of 3.91 KB of group (ranks 2 and 3), rank 3 has not called it"
-
-
 # Tensor-parallel pairs in two pipeline stages, and the data-parallel group across each stage.
 STAGES = {"0": tuple(range(8)), "1": (0, 1), "2": (2, 3), "3": (4, 5), "4": (6, 7), "5": (0, 1, 2, 3),
           "6": (4, 5, 6, 7), "7": (0, 4), "8": (1, 5), "9": (2, 6), "10": (3, 7)}  # fmt: skip
@@ -165,51 +123,10 @@ def called(group: str, *numbers: int) -> list[dict[str, Any]]:
     return [entry(number, False, backend="nccl", group=group) for number in numbers]
 
 
-def test_culprits_in_several_groups_are_all_named() -> None:
-    """4 and 7 do nothing, each in a pair of its own; the other stage waits for tensors, two of them from victims."""
-    first_stage = {f"rank_{rank}": [moved(str(7 + rank), "recv 0<-1")] for rank in range(4)}
-    found = judged(*in_stages(**first_stage, rank_5=called("3", 41, 42), rank_6=called("4", 41, 42)))
-    assert (found.case, found.culprits) == (CollectiveFault.MISSING, (4, 7))
-    assert "rank 4 has not called it" in found.message and "rank 7 has not called it" in found.message
-
-
-def test_a_receive_without_its_send() -> None:
-    found = judged(*in_stages(rank_0=[moved("7", "recv 0<-1")]))
-    assert (found.case, found.culprits) == (CollectiveFault.MISSING, (4,))
-    assert found.message == "rank 0 is in recv from rank 4 of group (ranks 0 and 4), which has not called the send"
-
-
-@pytest.mark.parametrize(
-    ("way", "case"), [("recv 0<-1", CollectiveFault.ORDER), ("send 0->1", CollectiveFault.TOGETHER)]
-)
-def test_a_receive_meets_another_one_or_its_send(way: str, case: CollectiveFault) -> None:
-    found = judged(*in_stages(rank_0=[moved("7", way)], rank_4=[moved("7", "recv 1<-0")]))
-    assert (found.case, found.culprits) == (case, ())
-
-
 def in_ring(called: int, **transfer: Any) -> dict[str, Any]:
     """A rank with Gloo, whose recorder has no sends: the frame that it waits in names the peer."""
     found = answer(*(entry(seq, seq <= 3) for seq in range(1, called + 1)))
     return {**found, "transfers": [{"group": "0", **transfer}] if transfer else []}
-
-
-def test_one_wrong_peer_in_a_ring() -> None:
-    """Rank 2 receives from 3, which sends to 0: 1 cannot send to it, and the others wait in what comes then."""
-    through = in_ring(4)
-    found = judged(through, in_ring(3, peer=2, is_send=True), in_ring(3, peer=3, is_send=False), through)
-    assert (found.case, found.culprits) == (CollectiveFault.ORDER, (2,))
-    assert found.message == (
-        "rank 2 is in recv from rank 3, which has not called the send; "
-        "ranks 0 and 3 are in all_reduce #4 of 3.91 KB, ranks 1 and 2 have not called it"
-    )
-
-
-@pytest.mark.parametrize("ends", [((1, True), (2, True), (3, False), (2, False)),
-                                  ((3, False), (2, True), (0, True), (2, False))])  # fmt: skip
-def test_one_wrong_peer_in_a_ring_that_is_all_there_is(ends: tuple[tuple[int, bool], ...]) -> None:
-    """The ring goes round once more behind rank 2, which receives from 3; or it sends to 0 instead of 3."""
-    found = judged(*(in_ring(3, peer=peer, is_send=is_send) for peer, is_send in ends))
-    assert (found.case, found.culprits) == (CollectiveFault.ORDER, (2,))
 
 
 AT_LOCK = seen(at(61, "swap"), wchan="futex_wait_queue")  # in `work.wait()`, which has no frame
@@ -256,13 +173,6 @@ def test_a_peer_that_receives_from_any_rank_is_not_accused() -> None:
     assert "send to rank 1" not in found.message
 
 
-def test_a_receive_of_another_size_than_its_send() -> None:
-    receives = [moved("7", "recv 1<-0", size=500)]
-    found = judged(*in_stages(rank_0=[moved("7", "send 0->1")], rank_4=receives))
-    assert (found.case, found.culprits, found.is_shape) == (CollectiveFault.DIFFERENT, (), True)
-    assert found.message == "rank 0 sends 1,000 Float elements to rank 4, which receives 500 Float elements"
-
-
 def test_a_batch_of_transfers_ends_with_its_last_entry() -> None:
     """The operations of batch_isend_irecv never change their state; the entry behind them does."""
     batch = [entry(0, False, way, "nccl", group="7", is_p2p=True, p2p_seq_id=3) for way in ("send 0->1", "recv 0<-1")]
@@ -286,39 +196,93 @@ def test_a_device_that_does_not_come_through_what_the_others_have(backend: str) 
 
 
 THROUGH, STANDS = answer(entry(5, True)), answer(entry(5, False))
-
-
 CROSSED = {"1": (0, 1, 2), "4": (0, 1, 2)}
 ONE, OTHER = (answer(entry(seq, False, group=group), groups=CROSSED) for seq, group in ((4, "1"), (6, "4")))
-SCENARIOS: dict[str, tuple[list[dict[str, Any]], CollectiveFault, tuple[int, ...]]] = {
-    "two halves blame nobody": (
-        [STUCK, STUCK, *[answer(entry(17, False, "barrier"))] * 2], CollectiveFault.DIFFERENT, ()),
-    "all are in it alike": ([STUCK] * 4, CollectiveFault.TOGETHER, ()),
+
+
+GATHER, REDUCE = answer(entry(17, False, "all_gather", shape=(256, 1024))), answer(entry(17, False, shape=(1024, 1024)))
+# Queued ahead, as with NCCL: three are unfinished, the first is what holds.
+AHEAD = answer(*(entry(seq, False, backend="nccl") for seq in (5, 6, 7)))
+MISSING, DIFFERENT, ORDER = CollectiveFault.MISSING, CollectiveFault.DIFFERENT, CollectiveFault.ORDER
+TOGETHER, BEHIND_OTHERS = CollectiveFault.TOGETHER, CollectiveFault.BEHIND
+SCENARIOS: dict[str, tuple[list[dict[str, Any]], CollectiveFault, tuple[int, ...], str]] = {
+    "a rank that has not called it": (
+        [STUCK, STUCK, STUCK, BEHIND], MISSING, (3,),
+        "ranks 0-2 are in all_reduce #17 of 3.91 KB, rank 3 has not called it"),
+    "another operation at the same number": (
+        [GATHER, GATHER, GATHER, REDUCE], DIFFERENT, (3,),
+        "ranks 0-2 are in all_gather #17 of 1 MB and rank 3 is in all_reduce #17 of 4 MB"),
+    "another shape": ([STUCK, answer(entry(17, False, shape=(999,))), STUCK, STUCK], DIFFERENT, (1,), ""),
+    "another type": ([STUCK, answer(entry(17, False, dtype="Half")), STUCK, STUCK], DIFFERENT, (1,), ""),
+    **{f"{what} of {backend} may be uneven": (
+        [answer(entry(17, False, what, backend, (size,))) for size in (1, 2, 3, 4)], TOGETHER, (), "")
+       for backend, what in (("gloo", "all_to_all"), ("gloo", "gather"), ("gloo", "scatter"), ("nccl", "all_gather"))},
+    "the earliest counts": (
+        [AHEAD, AHEAD, answer(entry(4, True, backend="nccl")), AHEAD], MISSING, (2,),
+        "ranks 0, 1 and 3 are in all_reduce #5 of 3.91 KB, rank 2 has not called it"),
+    "two halves blame nobody": ([STUCK, STUCK, *[answer(entry(17, False, "barrier"))] * 2], DIFFERENT, (), ""),
+    "all are in it alike": ([STUCK] * 4, TOGETHER, (), ""),
     "a broadcast's source is through before the others are": (
-        [answer(entry(17, True, "broadcast")), *[answer(entry(17, False, "broadcast"))] * 3],
-        CollectiveFault.TOGETHER, ()),
+        [answer(entry(17, True, "broadcast")), *[answer(entry(17, False, "broadcast"))] * 3], TOGETHER, (), ""),
     "NCCL retires what has timed out": (
         [*[answer(entry(5, False, backend="nccl", retired=True))] * 3, answer(entry(4, True, backend="nccl"))],
-        CollectiveFault.MISSING, (3,)),
-    "ranks wait for each other in two groups": ([ONE, OTHER], CollectiveFault.ORDER, ()),
-    "in a circle the one that most wait for": ([ONE, ONE, OTHER], CollectiveFault.ORDER, (2,)),
+        MISSING, (3,), ""),
+    "ranks wait for each other in two groups": ([ONE, OTHER], ORDER, (), ""),
+    "in a circle the one that most wait for": ([ONE, ONE, OTHER], ORDER, (2,), ""),
     "the few that have not come through Gloo are behind, or a link to them is": (
-        [THROUGH, STANDS, THROUGH, THROUGH], CollectiveFault.BEHIND, (1,)),
-    "most of the ranks prove nothing": ([THROUGH, STANDS, STANDS, STANDS], CollectiveFault.TOGETHER, ()),
+        [THROUGH, STANDS, THROUGH, THROUGH], BEHIND_OTHERS, (1,), ""),
+    "most of the ranks prove nothing": ([THROUGH, STANDS, STANDS, STANDS], TOGETHER, (), ""),
     "what is queued ahead in another group blames nobody": (
         [answer(*called("0", 5), *called("1", 9), groups={"0": (0, 1), "1": (0, 1)}),
-         answer(*called("0", 5), groups={"0": (0, 1), "1": (0, 1)})], CollectiveFault.TOGETHER, ()),
+         answer(*called("0", 5), groups={"0": (0, 1), "1": (0, 1)})], TOGETHER, (), ""),
+    "0 waits for 1, 1 for 2 in another group, 2 for 3 in a third, and 3 does nothing": (
+        [member(0, entry(4, False, group="1")), member(1, entry(2, False, group="3")),
+         member(2, entry(9, False, group="2")), member(3, entry(8, True, group="2"))], MISSING, (3,),
+        "rank 2 is in all_reduce #9 of 3.91 KB of group (ranks 2 and 3), rank 3 has not called it"),
+    "a receive without its send": (
+        in_stages(rank_0=[moved("7", "recv 0<-1")]), MISSING, (4,),
+        "rank 0 is in recv from rank 4 of group (ranks 0 and 4), which has not called the send"),
+    "a receive meets another one": (
+        in_stages(rank_0=[moved("7", "recv 0<-1")], rank_4=[moved("7", "recv 1<-0")]), ORDER, (), ""),
+    "a receive meets its send": (
+        in_stages(rank_0=[moved("7", "send 0->1")], rank_4=[moved("7", "recv 1<-0")]), TOGETHER, (), ""),
     "a send whose receive is called waits for what its peer waits for": (
         in_stages(rank_0=[moved("7", "send 0->1")], rank_4=[*called("3", 9), moved("7", "recv 1<-0")]),
-        CollectiveFault.MISSING, (5,)),
+        MISSING, (5,), ""),
+    "in a ring 2 receives from 3, which sends to 0: 1 cannot send to it, and the others wait in what comes then": (
+        [in_ring(4), in_ring(3, peer=2, is_send=True), in_ring(3, peer=3, is_send=False), in_ring(4)], ORDER, (2,),
+        "rank 2 is in recv from rank 3, which has not called the send; "
+        "ranks 0 and 3 are in all_reduce #4 of 3.91 KB, ranks 1 and 2 have not called it"),
+    "the ring goes round once more behind rank 2, which receives from 3": (
+        [in_ring(3, peer=peer, is_send=way) for peer, way in ((1, True), (2, True), (3, False), (2, False))],
+        ORDER, (2,), ""),
+    "rank 2 sends to 0 instead of 3": (
+        [in_ring(3, peer=peer, is_send=way) for peer, way in ((3, False), (2, True), (0, True), (2, False))],
+        ORDER, (2,), ""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_what_is_wrong_and_who_is_at_fault(name: str) -> None:
-    dumps, case, culprits = SCENARIOS[name]
+    dumps, case, culprits, says = SCENARIOS[name]
     found = judged(*dumps)
     assert (found.case, found.culprits) == (case, culprits), found.message
+    assert says in ("", found.message)
+
+
+def test_culprits_in_several_groups_are_all_named() -> None:
+    """4 and 7 do nothing, each in a pair of its own; the other stage waits for tensors, two of them from victims."""
+    first_stage = {f"rank_{rank}": [moved(str(7 + rank), "recv 0<-1")] for rank in range(4)}
+    found = judged(*in_stages(**first_stage, rank_5=called("3", 41, 42), rank_6=called("4", 41, 42)))
+    assert (found.case, found.culprits) == (MISSING, (4, 7))
+    assert "rank 4 has not called it" in found.message and "rank 7 has not called it" in found.message
+
+
+def test_a_receive_of_another_size_than_its_send() -> None:
+    receives = [moved("7", "recv 1<-0", size=500)]
+    found = judged(*in_stages(rank_0=[moved("7", "send 0->1")], rank_4=receives))
+    assert (found.case, found.culprits, found.is_shape) == (DIFFERENT, (), True)
+    assert found.message == "rank 0 sends 1,000 Float elements to rank 4, which receives 500 Float elements"
 
 
 def test_an_order_that_crosses_is_no_fault_of_one_rank() -> None:
@@ -367,7 +331,7 @@ def test_a_result_that_fits_none_of_its_inputs() -> None:
     """As torch's analyser: the result of an all_reduce has the shape of its input, on all ranks alike."""
     odd = answer(entry(5, False, output_sizes=[[999]], output_dtypes=["Float"]))
     found = judged(odd, odd, odd, odd)
-    assert (found.case, found.culprits, found.is_shape) == (CollectiveFault.DIFFERENT, (), True)
+    assert (found.case, found.culprits, found.is_shape) == (DIFFERENT, (), True)
     assert "1,000 Float elements into 999 Float elements" in found.message
 
 
@@ -401,15 +365,13 @@ def test_all_that_are_missing_are_named_whatever_each_does() -> None:
 
 
 def test_stacks_alike_and_recorders_that_differ() -> None:
-    reduce = answer(entry(17, False, shape=(1024, 1024)))
-    found = hang([WAITS] * 4, STUCK, STUCK, STUCK, reduce)
+    found = hang([WAITS] * 4, STUCK, STUCK, STUCK, REDUCE)
     assert (found.cause, found.culprits, found.victims) == ("collective-shape-mismatch", (3,), (0, 1, 2))
     assert "rank 3 is in all_reduce #17 of 4 MB" in found.message and "rank 3 on h2 unlike most" in found.message
 
 
 def test_a_mismatch_says_where_the_culprit_and_the_others_stand() -> None:
-    reduce = answer(entry(17, False, shape=(1024, 1024)))
-    found = hang([WAITS, WAITS, WAITS, seen(in_collective(line=88))], STUCK, STUCK, STUCK, reduce)
+    found = hang([WAITS, WAITS, WAITS, seen(in_collective(line=88))], STUCK, STUCK, STUCK, REDUCE)
     assert found.message.endswith(
         ". In the program stand rank 3 on h2 at train.py:88 in step and ranks 0 and 1 on h1 and rank 2 on h2 "
         "at train.py:60 in step"
