@@ -30,8 +30,10 @@ def dull(count: int, seed: int = 1) -> list[str]:
     ]
 
 
-def run_verb(*words: str) -> int:
-    return main.run_verb("diagnose", words)
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What `allranks diagnose` prints."""
+    assert main.run_verb("diagnose", words) == 0
+    return capsys.readouterr().out
 
 
 def write(path: Path, *lines: str) -> Path:
@@ -63,8 +65,7 @@ def test_parts_of_a_file_give_what_the_whole_gives(tmp_path: Path, seed: int) ->
 def test_large_logs_are_read_in_parallel_with_the_right_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logdiagnosis, "PART", 5000)
     path = write(tmp_path / "big.log", *dull(900), OOM, *dull(900))
-    evidence = logdiagnosis.read_logs([path])
-    verdict = judge_logs(evidence)
+    verdict = judge_logs(logdiagnosis.read_logs([path]))
     assert verdict.cause == "cuda-out-of-memory"
     assert verdict.finding.evidence[0].startswith(f"{path}:901: torch.OutOfMemoryError")
 
@@ -139,9 +140,8 @@ def test_a_compressed_log_unpacks_to_a_bounded_size(tmp_path: Path, monkeypatch:
     for name in ("a", "b"):
         (tmp_path / f"{name}.log.gz").write_bytes(gzip.compress(f"{within}{OOM}\n".encode()))
     assert judge_logs(logdiagnosis.read_logs([tmp_path / "a.log.gz"])).cause == "cuda-out-of-memory"
-    with pytest.raises(
-        UsageError, match=r"b\.log\.gz and the compressed logs before it unpack to more than 1 MB\nhint: "
-    ):
+    says = r"b\.log\.gz and the compressed logs before it unpack to more than 1 MB\nhint: "
+    with pytest.raises(UsageError, match=says):
         logdiagnosis.read_logs(logdiagnosis.find_logs([str(tmp_path)]))
     bomb = tmp_path / "bomb.log.gz"
     bomb.write_bytes(gzip.compress(bytes(64 << 20)))
@@ -162,14 +162,11 @@ def test_a_directory_is_searched_for_text(tmp_path: Path) -> None:
 
 
 def test_logs_of_several_nodes_are_put_in_order_of_time(tmp_path: Path) -> None:
-    first = write(
-        tmp_path / "a.log", "2026-03-09 10:11:20 [rank0]: FileNotFoundError: [Errno 2] No such file or directory: 'a'"
-    )
-    second = write(
-        tmp_path / "b.log", "2026-03-09 10:11:12 [rank1]: PermissionError: [Errno 13] Permission denied: 'b'"
-    )
-    assert judge_logs(logdiagnosis.read_logs([first, second])).cause == "permission-denied"
-    assert judge_logs(logdiagnosis.read_logs([second, first])).cause == "permission-denied"
+    late = "2026-03-09 10:11:20 [rank0]: FileNotFoundError: [Errno 2] No such file or directory: 'a'"
+    early = "2026-03-09 10:11:12 [rank1]: PermissionError: [Errno 13] Permission denied: 'b'"
+    files = [write(tmp_path / "a.log", late), write(tmp_path / "b.log", early)]
+    assert judge_logs(logdiagnosis.read_logs(files)).cause == "permission-denied"
+    assert judge_logs(logdiagnosis.read_logs(files[::-1])).cause == "permission-denied"
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
@@ -179,16 +176,14 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_the_verb_prints_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "job.log", *dull(5), OOM)
-    assert run_verb(str(path), "--json") == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(printed(capsys, str(path), "--json"))
     assert (document["schema"], document["cause"], document["where"]) == (1, "cuda-out-of-memory", {"rank": 3})
     assert document["evidence"][0].startswith(f"{path}:6: ")
 
 
 def test_the_verb_speaks_to_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "job.log", OOM)
-    assert run_verb(str(path)) == 0
-    text = capsys.readouterr().out
+    text = printed(capsys, str(path))
     assert text.startswith("VERDICT   rank 3: torch.OutOfMemoryError")
     assert f"{path}:1:" in text
     assert "  fix     " in text
@@ -214,8 +209,7 @@ KEPT: dict[str, Any] = {
 
 def test_a_runs_own_verdict_stands_and_its_logs_run_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path, KEPT, OOM)
-    assert run_verb("job-2026", "--runs-dir", str(tmp_path), "--json") == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(printed(capsys, "job-2026", "--runs-dir", str(tmp_path), "--json"))
     assert document["cause"] == "node-network-down"
     assert [other["id"] for other in document["runners_up"]] == ["cuda-out-of-memory"]
 
@@ -225,19 +219,16 @@ def test_a_run_that_did_not_know_is_judged_by_its_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: dict[str, Any] | None
 ) -> None:
     run = make_run(tmp_path, kept, OOM)
-    assert run_verb(str(run), "--json") == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(printed(capsys, str(run), "--json"))
     assert (document["cause"], document["where"]) == ("cuda-out-of-memory", {"node": "h1", "rank": 3})
 
 
 def test_a_run_that_ended_well_has_no_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path, None, OOM, state="done")
-    assert run_verb(str(run), "--json") == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(printed(capsys, str(run), "--json"))
     assert (document["cause"], document["status"]) == (None, "ok")
     assert "ended well" in document["message"]
-    assert run_verb(str(run)) == 0
-    assert capsys.readouterr().out == f"{run.name} is healthy: it ended well, and has no verdict\n"
+    assert printed(capsys, str(run)) == f"{run.name} is healthy: it ended well, and has no verdict\n"
 
 
 MANIFEST = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: train\nspec:\n  restartPolicy: OnFailure\n"

@@ -80,7 +80,7 @@ def test_recovery_is_as_fast_as_before_and_lasts() -> None:
     assert not has_recovered(slow, paces((60, 1.0), (30, 4.0), (10, 1.0)))
     recovered = paces((60, 1.0), (30, 4.0), (40, 1.0))
     assert has_recovered(slow, recovered)
-    assert not has_recovered(slow, paces((60, 1.0)))  # all of that was before
+    assert not has_recovered(slow, paces((60, 1.0))), "all of that was before"
     assert recovery_words(slow, paces((60, 1.0), (30, 4.0), (40, 1.0), noise=0)) == (
         "the run is back at 1 s a step, after 4 s a step"
     )
@@ -108,20 +108,12 @@ def samples(before: NodeUsage, after: NodeUsage) -> list[NodeUsage]:
 
 
 CALM = NodeUsage(
-    tcp_sent=10_000,
-    tcp_retransmitted=1,
-    cpu_throttled_s=0.0,
-    cpu_others=0.3,
-    memory_pressure=0.0,
-    io_pressure=0.01,
+    tcp_sent=10_000, tcp_retransmitted=1, cpu_throttled_s=0.0, cpu_others=0.3, memory_pressure=0.0, io_pressure=0.01
 )
 CHANGED = [
     (CALM._replace(tcp_retransmitted=400), "h3: 4.0% of its TCP segments were sent again, 0.0% before"),
     (CALM._replace(cpu_throttled_s=31.0), "h3: its ranks' CPU quota held them back 3.1 s a second, 0 before"),
-    (
-        CALM._replace(cpu_others=12.1),
-        "h3: processes that are not of the run use 12.1 of 16 cores, 0.3 before",
-    ),
+    (CALM._replace(cpu_others=12.1), "h3: processes that are not of the run use 12.1 of 16 cores, 0.3 before"),
     (CALM._replace(memory_pressure=0.4), "h3: processes wait for memory 40% of the time, 0% before"),
     (CALM._replace(io_pressure=0.43), "h3: processes wait for disks 43% of the time, 1% before"),
 ]
@@ -159,9 +151,7 @@ def test_the_sentence() -> None:
 def test_ranks_that_became_late_then_are_named_with_their_nodes() -> None:
     node_of = {3: "h1", 4: "h2", 5: "h2"}
     finding = slowdown_finding(Slowdown(AT, 40.0, 3.0, 60, 9), "02:07:54 UTC", [], [3, 4, 5], node_of)
-    assert finding.message.endswith(
-        "At that time, rank 3 on h1 and ranks 4-5 on h2 began to come late to collectives"
-    )
+    assert finding.message.endswith("At that time, rank 3 on h1 and ranks 4-5 on h2 began to come late to collectives")
     assert finding.where.nodes == ("h1", "h2")
     busy = [Change("h2", "h2: processes wait for disks 43% of the time, 1% before", 4.0)]
     both = slowdown_finding(Slowdown(AT, 40.0, 3.0, 60, 9), "02:07:54 UTC", busy, [4], node_of)

@@ -68,12 +68,9 @@ def verdict(*exits: RankEnd, **rest: Any) -> Verdict:
 # -- nothing failed ----------------------------------------------------------------------------------------
 
 
-def test_all_zero_is_no_failure() -> None:
-    assert judge(incident(*(coded(r, 9, 0) for r in range(4)))) is None
-
-
-def test_an_early_zero_is_no_failure_by_itself() -> None:
-    assert judge(incident(coded(1, 1, 0), *(coded(r, 9, 0) for r in (0, 2, 3)))) is None
+@pytest.mark.parametrize("early", [9, 1])
+def test_all_zero_is_no_failure_though_one_comes_early(early: float) -> None:
+    assert judge(incident(coded(1, early, 0), *(coded(r, 9, 0) for r in (0, 2, 3)))) is None
 
 
 # -- a root beats its consequences, whatever the clocks say ------------------------------------------------
@@ -110,14 +107,22 @@ def test_what_transports_say_of_a_peer_is_a_consequence(text: str) -> None:
     assert found.finding.where.rank == 3 and "SIGKILL" in found.finding.message
 
 
-def test_an_abort_over_a_lost_peer_is_a_consequence() -> None:
-    tail = f"terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  {RESET}\n"
-    assert verdict(signalled(0, 4.9, 6, tail=tail), signalled(3, 5, 11)).finding.where.rank == 3
+LATER = raised(3, 6, "ValueError", "lost the others")
+ABORTED = f"terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  {RESET}\n"
+OWN_RESET = "[Errno 104] Connection reset by peer"
 
 
-def test_a_reset_connection_of_the_programs_own_is_no_consequence() -> None:
-    found = verdict(raised(2, 5, "ConnectionResetError", "[Errno 104] Connection reset by peer"), lost_peer(0, 5.01))
-    assert found.finding.where.rank == 2 and found.cause == "program-exception"
+@pytest.mark.parametrize(
+    ("exits", "culprit"),
+    [
+        pytest.param((signalled(0, 4.9, 6, tail=ABORTED), signalled(3, 5, 11)), 3, id="an abort over a lost peer"),
+        pytest.param((raised(2, 5, "ConnectionResetError", OWN_RESET), lost_peer(0, 5.01)), 2, id="a reset of its own"),
+        pytest.param((coded(0, 5, 7), LATER), 0, id="an unexplained end that came clearly first"),
+        pytest.param((coded(0, 5.98, 7), LATER), 3, id="one that came first within the clocks' error"),
+    ],
+)
+def test_who_is_at_fault(exits: tuple[RankEnd, ...], culprit: int) -> None:
+    assert verdict(*exits).finding.where.rank == culprit
 
 
 def test_the_earliest_of_several_roots_wins_and_the_others_are_named() -> None:
@@ -131,12 +136,6 @@ def test_within_the_clocks_error_what_is_recognised_comes_first() -> None:
     full = raised(3, 5.01, "OSError", "[Errno 28] No space left on device")
     assert verdict(strange, full).cause == "disk-full"
     assert verdict(strange, replace(full, t=T + 5.5)).cause == "program-exception"
-
-
-def test_an_unexplained_end_wins_only_where_it_came_clearly_first() -> None:
-    later = raised(3, 6, "ValueError", "lost the others")
-    assert verdict(coded(0, 5, 7), later).finding.where.rank == 0
-    assert verdict(coded(0, 5.98, 7), later).finding.where.rank == 3
 
 
 def test_ended_by_allranks_but_raised_before() -> None:
@@ -159,20 +158,13 @@ def test_only_ended_ranks_give_no_cause() -> None:
     assert found.cause == "unknown" and found.confidence < 0.5
 
 
-# -- chains of exceptions ----------------------------------------------------------------------------------
-
-
-def roles(end: RankEnd) -> tuple[FailureRole, str]:
-    (failure,) = failures(incident(end))
-    return failure.role, failure.quoted.type if failure.quoted else ""
-
-
-def test_wrapped_loss_of_a_peer_stays_a_consequence() -> None:
-    assert roles(raised(0, 5, "TrainError", "step failed", ("RuntimeError", RESET)))[0] is FailureRole.CONSEQUENCE
-
-
-def test_an_empty_queue_explains_nothing() -> None:
-    assert roles(raised(0, 5, "RuntimeError", RESET, ("Empty", "")))[0] is FailureRole.CONSEQUENCE
+@pytest.mark.parametrize(
+    ("kind", "text", "inner"),
+    [("TrainError", "step failed", ("RuntimeError", RESET)), ("RuntimeError", RESET, ("Empty", ""))],
+)
+def test_a_chain_with_the_loss_of_a_peer_is_a_consequence(kind: str, text: str, inner: tuple[str, str]) -> None:
+    (failure,) = failures(incident(raised(0, 5, kind, text, inner)))
+    assert failure.role is FailureRole.CONSEQUENCE
 
 
 # -- alike on several ranks --------------------------------------------------------------------------------

@@ -1,12 +1,11 @@
-"""Metrics of a run: what prometheus-client's own parser reads, over a port that strangers use, and in a file."""
+"""Metrics of a run: what prometheus-client's own parser reads, and a file. tests/local/test_outlets.py has a scrape."""
 
 from __future__ import annotations
 
+import contextlib
 import stat
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -17,18 +16,11 @@ from allranks.report.metrics_out import MetricsFile, MetricsPort
 from allranks.report.openmetrics import RunFigures, openmetrics_text
 from allranks.runs.documents import NodeStatus, RankStatus, ResultDocument, StatusDocument
 
-STATUS = StatusDocument(
-    "run-1",
-    "running",
-    1000.5,
-    1,
-    None,
-    2,
-    (
-        NodeStatus("h1", 0, None, "running", (RankStatus(0, 0, "initialised", 11, 40, 2.5, 999.0),)),
-        NodeStatus('h"2\n', 1, None, "running", (RankStatus(1, 0, "failed", 12, None, None, None),)),
-    ),
+NODES = (
+    NodeStatus("h1", 0, None, "running", (RankStatus(0, 0, "initialised", 11, 40, 2.5, 999.0),)),
+    NodeStatus('h"2\n', 1, None, "running", (RankStatus(1, 0, "failed", 12, None, None, None),)),
 )
+STATUS = StatusDocument("run-1", "running", 1000.5, 1, None, 2, NODES)
 FIGURES = RunFigures(STATUS, restarts=1, hangs=2)
 VERDICT = Verdict(Finding(where=Where(node="h1", rank=0)), "rank-killed")
 
@@ -58,7 +50,7 @@ def test_the_figures_are_read_by_the_parser_of_prometheus() -> None:
 
 def test_ranks_of_two_roles_have_figures_of_their_own() -> None:
     """Both have a rank 0."""
-    (node, other) = (replace(STATUS.nodes[0], name=name, role=name) for name in ("server", "trainer"))
+    (node, other) = (replace(NODES[0], name=name, role=name) for name in ("server", "trainer"))
     values = samples(openmetrics_text(RunFigures(replace(STATUS, nodes=(node, other)))))
     assert values[("allranks_rank_step", "node=trainer", "rank=0", "role=trainer")] == 40
 
@@ -78,26 +70,11 @@ def test_a_run_that_is_over_has_one_state(code: int, state: str) -> None:
     assert [label for label, value in states.items() if value] == [f"allranks_run_state={state}"]
 
 
-@pytest.fixture
-def port() -> Iterator[MetricsPort]:
+def test_a_port_that_is_taken_is_refused_with_a_hint() -> None:
     port = MetricsPort("127.0.0.1", 0)
-    yield port
-    port.close()
-
-
-def test_a_scrape_has_the_figures_of_the_moment(port: MetricsPort) -> None:
-    assert port.url.startswith("http://127.0.0.1:")
-    request = Request(port.url, headers={"Accept": "application/openmetrics-text; version=1.0.0"})
-    for restarts in (1, 2):
-        port.figures = FIGURES._replace(restarts=restarts)
-        with urlopen(request, timeout=60) as answer:
-            values = samples(answer.read())
-        assert (values[("allranks_ranks_up",)], values[("allranks_restarts_total",)]) == (1, restarts)
-
-
-def test_a_port_that_is_taken_is_refused_with_a_hint(port: MetricsPort) -> None:
     number = int(port.url.split(":")[2].split("/")[0])
-    with pytest.raises(UsageError, match=rf"cannot listen on 127.0.0.1 port {number} \(.*\)\nhint: --metrics-port 0"):
+    says = rf"cannot listen on 127.0.0.1 port {number} \(.*\)\nhint: --metrics-port 0"
+    with contextlib.closing(port), pytest.raises(UsageError, match=says):
         MetricsPort("127.0.0.1", number)
 
 
@@ -111,5 +88,3 @@ def test_the_file_is_replaced_at_times_and_at_the_end(tmp_path: Path) -> None:
     assert samples(path.read_bytes())[("allranks_restarts_total",)] == 6
     assert stat.S_IMODE(path.stat().st_mode) & 0o444 == 0o444
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(UsageError, match="expected a file in a directory that exists"):
-        MetricsFile(tmp_path / "absent" / "file")

@@ -10,23 +10,12 @@ from allranks.report.notifier import LONGEST, notice_of_end, notice_of_event
 from allranks.runs.documents import Document, ResultDocument, Timing
 
 RUNS = "login1:/home/me/runs"
-VERDICT = Verdict(
-    Finding(
-        status="fail",
-        message="rank 3 on h2 raised ValueError: \x1b[31mtoken=ghp_0123456789abcdefghijABCDEFGHIJ012345\x1b[0m",
-        where=Where(node="h2", rank=3),
-        remedy="look at train.py:7",
-    ),
-    "program-exception",
-    0.95,
-)
-FINDING: Document = {
-    "event": "finding",
-    "status": "warn",
-    "id": "slow-link",
-    "message": "the link h1-h2 is slow",
-    "where": {},
-}
+TOKEN = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
+MESSAGE = f"rank 3 on h2 raised ValueError: \x1b[31mtoken={TOKEN}\x1b[0m"
+RAISED = Finding(status="fail", message=MESSAGE, where=Where(node="h2", rank=3), remedy="look at train.py:7")
+VERDICT = Verdict(RAISED, "program-exception", 0.95)
+FINDING: Document = {"event": "finding", "status": "warn", "id": "slow-link", "message": "h1-h2 is slow", "where": {}}
+RETRY = {"event": "retry", "reason": "node lost", "verdict": {"message": "h2 was lost", "cause": "node-lost"}}
 
 
 def test_the_end_of_a_run_says_cause_fix_and_place_without_secrets() -> None:
@@ -52,10 +41,7 @@ def test_who_ends_a_run_needs_no_notification(code: int, kind: str | None) -> No
         ({**FINDING, "status": "fail"}, None),
         ({**FINDING, "id": "own_name"}, None),
         ({"event": "rank-started", "node": "h1", "rank": 0, "pid": 3}, None),
-        (
-            {"event": "retry", "reason": "node lost", "verdict": {"message": "h2 was lost", "cause": "node-lost"}},
-            "allranks run-1: retry",
-        ),
+        (RETRY, "allranks run-1: retry"),
     ],
 )
 def test_events_that_people_have_to_hear_of(event: Document, title: str | None) -> None:

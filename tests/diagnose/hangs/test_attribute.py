@@ -20,13 +20,13 @@ WORKER = """Thread 0x00007f7b164f36c0 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 1045 in _bootstrap_inner
 
 """
+CURRENT = "Current thread 0x00007f7b17258b80 (most recent call first):"
 NAMES = {0: "h1", 1: "h1", 2: "h2", 3: "h2"}
 
 
-def dump(*frames: tuple[str, int, str], worker: bool = True) -> str:
-    lines = [f'  File "{file}", line {line} in {function}' for file, line, function in frames]
-    head = "Current thread 0x00007f7b17258b80 (most recent call first):"
-    return (WORKER if worker else "") + "\n".join([head, *lines]) + "\n"
+def dump(*frames: tuple[str, int, str]) -> str:
+    lines = [f'  File "{file}", line {line} in {function}\n' for file, line, function in frames]
+    return f"{WORKER}{CURRENT}\n{''.join(lines)}"
 
 
 def in_collective(name: str = "all_reduce", line: int = 60) -> str:
@@ -52,10 +52,35 @@ def hang(*of: Doing, ended: tuple[int, ...] = ()) -> Hang:
 # -- stacks --------------------------------------------------------------------------------------------
 
 
-def test_the_main_thread_is_the_current_one() -> None:
-    stack = main_stack(at(41))
-    assert stack[0] == Frame("/work/data.py", 41, "load") and str(stack[0]) == "data.py:41 in load"
-    assert len(stack) == 2
+PY_SPY = """Process 7: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 7 (idle): "MainThread"
+    load (/work/data.py:41)
+    <module> (/work/train.py:50)
+Thread 9 (active): "worker"
+    run (threading.py:982)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "stack"),
+    [
+        pytest.param(at(41), ["data.py:41 in load", "train.py:50 in step"], id="the current thread"),
+        pytest.param(
+            at(41).replace("Current thread", "Thread"), ["data.py:41 in load", "train.py:50 in step"], id="the last"
+        ),
+        pytest.param(at(41) + "\n" + at(42), ["data.py:42 in load", "train.py:50 in step"], id="the last of two dumps"),
+        pytest.param(PY_SPY, ["data.py:41 in load", "train.py:50"], id="py-spy"),
+        *((text, []) for text in ("", "garbage\n", "Fatal Python error: x", f"{CURRENT}\n")),
+    ],
+)
+def test_the_stack_of_the_main_thread(text: str, stack: list[str]) -> None:
+    assert [str(frame) for frame in main_stack(text)] == stack
+
+
+def test_a_frame_without_a_line() -> None:
+    assert main_stack(dump(("/x.py", 0, "f")).replace("line 0", "line ???")) == (Frame("/x.py", 0, "f"),)
 
 
 def test_frames_of_the_runner_are_no_part_of_a_programs_stack() -> None:
@@ -66,32 +91,7 @@ def test_frames_of_the_runner_are_no_part_of_a_programs_stack() -> None:
     assert main_stack(dump(*runner))[0].function == "run", "before the program has begun"
 
 
-def test_without_a_current_thread_the_last_is_the_main_one() -> None:
-    text = at(41).replace("Current thread", "Thread")
-    assert main_stack(text)[0].function == "load"
-
-
-def test_several_dumps_in_one_file_the_last_counts() -> None:
-    assert main_stack(at(41) + "\n" + at(42))[0].line == 42
-
-
-def test_py_spy() -> None:
-    text = """Process 7: python train.py
-Python v3.11.7 (/usr/bin/python3.11)
-
-Thread 7 (idle): "MainThread"
-    load (/work/data.py:41)
-    <module> (/work/train.py:50)
-Thread 9 (active): "worker"
-    run (threading.py:982)
-"""
-    assert [str(f) for f in main_stack(text)] == ["data.py:41 in load", "train.py:50"]
-
-
-NATIVE = """Process 7: python train.py
-Python v3.11.7 (/usr/bin/python3.11)
-
-Thread 7 (idle): "MainThread"
+NATIVE = PY_SPY.partition("    load")[0] + """\
     clock_nanosleep (libc.so.6)
     nanosleep (libc.so.6)
     sleep (libc.so.6)
@@ -135,18 +135,6 @@ def test_who_does_not_answer_is_in_native_code(more: dict[str, Any], why: str) -
     assert (doing.kind, doing.why) == (ActivityKind.ELSEWHERE, why)
     found = hang(WAITS, doing, WAITS, WAITS)
     assert found.culprits == (1,) and why in found.message and "is (" not in found.message
-
-
-EMPTY = "Current thread 0x1 (most recent call first):\n"
-
-
-@pytest.mark.parametrize("text", ["", "garbage\n", "Fatal Python error: x", EMPTY])
-def test_no_stack(text: str) -> None:
-    assert main_stack(text) == ()
-
-
-def test_a_frame_without_a_line() -> None:
-    assert main_stack(dump(("/x.py", 0, "f")).replace("line 0", "line ???"))[0].line == 0
 
 
 # -- what a rank does ----------------------------------------------------------------------------------

@@ -7,14 +7,6 @@ import pytest
 from allranks.diagnose.hangs.ras import evidence, read_ras
 
 TEXT = """NCCL version 2.27.3 compiled with CUDA 12.9
-CUDA runtime version 12090, driver version 12080
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      4          8            1         32       32
 
 Communicators... (0.02s)
 =============

@@ -198,8 +198,6 @@ def test_a_device_that_does_not_come_through_what_the_others_have(backend: str) 
 THROUGH, STANDS = answer(entry(5, True)), answer(entry(5, False))
 CROSSED = {"1": (0, 1, 2), "4": (0, 1, 2)}
 ONE, OTHER = (answer(entry(seq, False, group=group), groups=CROSSED) for seq, group in ((4, "1"), (6, "4")))
-
-
 GATHER, REDUCE = answer(entry(17, False, "all_gather", shape=(256, 1024))), answer(entry(17, False, shape=(1024, 1024)))
 # Queued ahead, as with NCCL: three are unfinished, the first is what holds.
 AHEAD = answer(*(entry(seq, False, backend="nccl") for seq in (5, 6, 7)))
@@ -309,10 +307,10 @@ def test_a_mismatch_that_has_passed_counts_where_nothing_else_explains(other: di
     out: dict[str, Any] = {"output_sizes": [[1000]], "output_dtypes": ["Float"]}
     alike, odd = answer(entry(5, True, **out)), answer(entry(5, True, **{**out, **other}))
     found = judged(alike, alike, odd, alike)
-    assert (found.case, found.culprits, found.is_shape) == (CollectiveFault.DIFFERENT, (2,), True)
+    assert (found.case, found.culprits, found.is_shape) == (DIFFERENT, (2,), True)
     assert "rank 2 has called all_reduce #5" in found.message
     late = judged(answer(entry(5, True, **out), entry(6, False)), odd, answer(entry(6, False)), answer(entry(6, False)))
-    assert (late.case, late.culprits) == (CollectiveFault.MISSING, (1,)), "who is missing comes first"
+    assert (late.case, late.culprits) == (MISSING, (1,)), "who is missing comes first"
 
 
 def test_a_sleeper_is_blamed_and_not_a_mismatch_that_has_passed() -> None:

@@ -68,14 +68,17 @@ def test_a_rank_that_becomes_slow_is_named_with_the_time_of_the_change() -> None
     assert found.sequence == 41 and found.before < 0.003
 
 
-def test_a_rank_that_was_slow_from_the_first_step_has_no_change() -> None:
-    found = judge(recorded(lambda rank, step: 0.05 if rank == 5 else 0.0))
-    assert found is not None and found.ranks == (5,) and found.since_t is None
+SOME_LATE: dict[str, tuple[Delay, tuple[int, ...], bool]] = {
+    "slow from the first step": (lambda rank, step: 0.05 * (rank == 5), (5,), False),
+    "two of one node": (lambda rank, step: {4: 0.05, 5: 0.045}.get(rank, 0.0) * (step >= 30), (4, 5), True),
+}
 
 
-def test_ranks_of_one_node_are_late_together() -> None:
-    found = judge(recorded(lambda rank, step: {4: 0.05, 5: 0.045}.get(rank, 0.0) * (step >= 30)))
-    assert found is not None and found.ranks == (4, 5) and found.since_t is not None
+@pytest.mark.parametrize("name", SOME_LATE)
+def test_who_is_late_and_whether_it_began_then(name: str) -> None:
+    delay, ranks, began = SOME_LATE[name]
+    found = judge(recorded(delay))
+    assert found is not None and (found.ranks, found.since_t is not None) == (ranks, began)
 
 
 def test_one_call_of_many_in_a_step_is_enough() -> None:
@@ -170,15 +173,8 @@ def test_a_device_that_still_is_in_a_collective_says_nothing_of_it() -> None:
 def test_ranks_that_have_other_calls_are_compared_where_both_have_them() -> None:
     calls = recorded(lambda rank, step: 0.0, steps=60)
     one = calls[1].groups[0]
-    calls[1] = calls[1]._replace(
-        groups=(
-            one._replace(
-                sequence=one.sequence[30:],
-                kind=one.kind[30:],
-                created=one.created[30:],
-            ),
-        )
-    )
+    late = one._replace(sequence=one.sequence[30:], kind=one.kind[30:], created=one.created[30:])
+    calls[1] = calls[1]._replace(groups=(late,))
     (_, steps) = read_steps(calls, CLOCKS)[KEY]
     assert steps[0].sequence == 31
     assert set(lateness(steps)) == set(range(8))
