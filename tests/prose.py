@@ -132,8 +132,10 @@ def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     template."""
     passed_over: set[int] = set()
     nodes = list(ast.walk(tree))
+    lists = {_name(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr == "split"}
     for node in nodes:
-        if isinstance(node, ast.Expr):  # a docstring
+        is_list = isinstance(node, ast.Assign) and _name(node.targets[0]) in lists - {""}
+        if is_list or isinstance(node, ast.Expr):  # a docstring
             passed_over.add(id(node.value))
         elif isinstance(node, ast.JoinedStr):
             passed_over.update(id(part) for part in node.values)
@@ -147,9 +149,9 @@ def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, text
 
 
-def _name(function: ast.expr) -> str:
-    """The last part of what a call names."""
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+def _name(named: ast.expr) -> str:
+    """The last part of a name; empty for anything else."""
+    return named.attr if isinstance(named, ast.Attribute) else getattr(named, "id", "")
 
 
 def is_code(text: str) -> bool:

@@ -60,7 +60,7 @@ def goodput_words(goodput: float | None) -> str:
 
 
 def ledger_rows(ledger: TimeLedger) -> Sequence[tuple[Part, str, float | None]]:
-    """Give each part with its time and its share of the wall time, unknown ones too; nothing where there is no time."""
+    """Give each part with its time and its share of the wall time, unknown ones too. Without time there are none."""
     if ledger.wall <= 0:
         return []
     rows: list[tuple[Part, str, float | None]] = []
