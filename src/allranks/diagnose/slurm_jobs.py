@@ -472,10 +472,15 @@ _DUE = re.compile(r"\*\*\* (?:STEP|JOB) (\S+) ON (\S+) CANCELLED AT (\S+?)(?: DU
 _DUE_STATES = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "JOB REQUEUE": "REQUEUED"}
 
 
-def cancelled(text: str) -> tuple[str, str] | None:
-    """Read slurmstepd's last word: (state, line) with TIMEOUT, PREEMPTED, NODE_FAIL, REQUEUED, else CANCELLED."""
+def cancelled(text: str, since: str = "") -> tuple[str, str] | None:
+    """Read slurmstepd's last word: (state, line) with TIMEOUT, PREEMPTED, NODE_FAIL, REQUEUED, else CANCELLED.
+
+    What was said before `since` (local time, 2026-11-30T03:08:35) is of an earlier start.
+    """
     newest = None
     for match in _DUE.finditer(text):
+        if len(match[3]) == len(since) and match[3] < since:  # SLURM_TIME_FORMAT may ask for another form
+            continue
         due = (match[4] or "").strip()
         state = "NODE_FAIL" if due.startswith("NODE FAIL") else _DUE_STATES.get(due, "CANCELLED")
         if newest is None or newest[0] == "CANCELLED":

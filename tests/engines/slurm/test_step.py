@@ -371,6 +371,8 @@ def test_slurmstepd_says_why() -> None:
     assert (cancelled(plain + limit + plain) or ("",))[0] == "TIMEOUT"
     assert (cancelled(node) or ("",))[0] == "NODE_FAIL"
     assert (cancelled(limit.replace("TIME LIMIT", "PREEMPTION")) or ("",))[0] == "PREEMPTED"
+    assert cancelled(limit, "2026-11-21T14:11:46") is None
+    assert cancelled(limit, "2026-11-21T14:11:45") == cancelled(limit, "") == cancelled(limit)
 
 
 def test_slurmstepd_on_memory() -> None:

@@ -65,6 +65,7 @@ class Inside(NodeReach):
         self.warned_t: float | None = None
         self._stop_grace = stop_grace
         self._advice = advice_for(allocation, stop_grace)
+        self._began = time.strftime("%Y-%m-%dT%H:%M:%S")  # as slurmstepd writes it
 
     def printed(self) -> str:
         """Return what our steps have printed."""
@@ -149,7 +150,7 @@ class Inside(NodeReach):
             return ended(job.reported("NODE_FAIL", node), line=line, advice=advice)
         if job.state == "RUNNING" and out_of_memory(printed):
             return ended(job.reported("OUT_OF_MEMORY"), line=out_of_memory(printed), advice=advice)
-        state, line = cancelled(printed) or cancelled(_end_of(job.stdout)) or ("CANCELLED", "")
+        state, line = cancelled(printed) or cancelled(_end_of(job.stdout), self._began) or ("CANCELLED", "")
         if state != "CANCELLED":
             job = job.reported(state)
         elif job.state in ("RUNNING", "PENDING"):
