@@ -1,14 +1,11 @@
 """A script that gives each node a world of its own never ends with 0."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
 
 import pytest
 from tests import forked
-from tests.hosts.waiting import wait_until
 from tests.local.running import BOUND, LocalRun
 
 pytestmark = pytest.mark.processes
@@ -50,7 +47,7 @@ while not pathlib.Path("go").exists():
 def test_a_controller_that_takes_the_run_over_knows_of_them(tmp_path: Path) -> None:
     """A program may train after what it has started: a warning, until it has ended without."""
     run = LocalRun(tmp_path, PREPARES, "--launcher", "command", "--no-check", command=f"{sys.executable} train.py")
-    wait_until(lambda: "may train on its own" in run.stderr, BOUND, "the warning")
+    assert "may train on its own" in run.until("finding")[0]["message"]
     run.process.kill()
     run.process.wait(BOUND)
     (run.work / "go").touch()
