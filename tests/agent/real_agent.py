@@ -1,7 +1,5 @@
 """A real agent on this machine, started as ssh starts it, with the test in the controller's place."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,13 +1,12 @@
 """A node asks NCCL's RAS: a server that speaks its protocol stands in for it, and a mapped file for libnccl."""
 
-from __future__ import annotations
-
-import socket
+import socketserver
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,44 +25,40 @@ time.sleep(600)
 """
 
 
-class Service:
+class Service(socketserver.ThreadingTCPServer):
     """RAS as its client sees it; `mute` connections are accepted and never answered, as by a stopped process."""
 
-    def __init__(self) -> None:
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.socket.getsockname()[1]}"
-        self.mute, self.greeting = 0, b"SERVER PROTOCOL 2\n"
-        self.heard: list[str] = []
-        self.kept: list[socket.socket] = []
-        threading.Thread(target=self.run, daemon=True).start()
+    daemon_threads = True
+    mute, greeting = 0, b"SERVER PROTOCOL 2\n"
+    address: str
+    heard: list[str]
+    over: threading.Event
 
-    def run(self) -> None:
-        while True:
-            try:
-                channel = self.socket.accept()[0]
-            except OSError:
-                return
-            if self.mute:
-                self.mute -= 1
-                self.kept.append(channel)
-                continue
-            with channel, channel.makefile("r") as lines:
-                for line in lines:
-                    self.heard.append(line.strip())
-                    if line.startswith("CLIENT PROTOCOL"):
-                        channel.sendall(self.greeting)
-                    elif line.startswith("TIMEOUT"):
-                        channel.sendall(b"OK\n")
-                    else:
-                        channel.sendall(STATUS.encode())
-                        break
+    def finish_request(self, request: Any, client_address: object) -> None:
+        if self.mute:
+            self.mute -= 1
+            self.over.wait()
+            return
+        with request.makefile("r") as lines:
+            for line in lines:
+                self.heard.append(line.strip())
+                if line.startswith("CLIENT PROTOCOL"):
+                    request.sendall(self.greeting)
+                elif line.startswith("TIMEOUT"):
+                    request.sendall(b"OK\n")
+                else:
+                    request.sendall(STATUS.encode())
+                    break
 
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    one = Service()
-    yield one
-    one.socket.close()
+    with Service(("127.0.0.1", 0), socketserver.BaseRequestHandler) as one:
+        one.address, one.heard, one.over = f"127.0.0.1:{one.server_address[1]}", [], threading.Event()
+        threading.Thread(target=one.serve_forever, daemon=True).start()
+        yield one
+        one.over.set()
+        one.shutdown()
 
 
 def asked(place: Path, address: str, name: str = "libnccl.so.2") -> str | None:

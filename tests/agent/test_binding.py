@@ -5,8 +5,6 @@ nodes 3, 1, 7 and 5) and of DGX H100 (2 Xeon of 56 cores), `lspci -d 1002:74a1 -
 acceptance, "Mapping NIC to GPU NUMA Node"; 2 EPYC of 96 cores), and a server with 2 sockets and no GPU.
 """
 
-from __future__ import annotations
-
 import builtins
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a node reads of a suspected rank: quotas of control groups, connections, samples."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -317,7 +317,7 @@ def left(tmp_path: Path, **request: Any) -> Any:
     return look("leftovers", tmp_path, node_dir=str(tmp_path), **request)["runs"]
 
 
-def test_what_a_dead_agent_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_dead_agent_left(tmp_path: Path) -> None:
     uid = f"zz-{uuid.uuid4().hex}"  # another run of the tests may look for the like on this machine
     me = read_process(os.getpid())
     assert me is not None

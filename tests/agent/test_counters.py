@@ -1,7 +1,5 @@
 """The process that reads GPUs and ports: against a stand-in for NVML that is compiled here, and files as of sysfs."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import shutil

@@ -1,15 +1,15 @@
 """A node that dials: one limit for all that answers there, signals that are obeyed, and ranks that are kept."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import socket
+import socketserver
 import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -48,44 +48,32 @@ sys.exit(outcome.exit)
 """
 
 
-class Stranger:
+class Stranger(socketserver.ThreadingTCPServer):
     """At the address of node 0: it begins the handshake, and sends a byte now and then."""
 
-    def __init__(self) -> None:
-        self.server = socket.create_server(("127.0.0.1", 0))
-        self.port = self.server.getsockname()[1]
-        self.heard = threading.Event()
-        self.over = threading.Event()
-        threading.Thread(target=self._serve, daemon=True).start()
+    daemon_threads = True
+    heard: threading.Event
+    over: threading.Event
 
-    def _serve(self) -> None:
-        while not self.over.is_set():
-            try:
-                peer = self.server.accept()[0]
-            except OSError:
-                return
-            threading.Thread(target=self._drip, args=(peer,), daemon=True).start()
-
-    def _drip(self, peer: socket.socket) -> None:
-        with peer:
-            peer.recv(4096)
-            self.heard.set()
+    def finish_request(self, request: Any, client_address: object) -> None:
+        request.recv(4096)
+        self.heard.set()
+        with contextlib.suppress(OSError):
             for byte in HELLO + bytes(60):
-                try:
-                    peer.sendall(bytes([byte]))
-                except OSError:
-                    return
+                request.sendall(bytes([byte]))
                 if self.over.wait(DRIP):
                     return
-            self.over.wait()
+        self.over.wait()
 
 
 @pytest.fixture
 def stranger() -> Iterator[Stranger]:
-    stranger = Stranger()
-    yield stranger
-    stranger.over.set()
-    stranger.server.close()
+    with Stranger(("127.0.0.1", 0), socketserver.BaseRequestHandler) as one:
+        one.heard, one.over = threading.Event(), threading.Event()
+        threading.Thread(target=one.serve_forever, daemon=True).start()
+        yield one
+        one.over.set()
+        one.shutdown()
 
 
 @pytest.fixture
@@ -114,13 +102,13 @@ def ended(process: subprocess.Popen[str], code: int) -> str:
 
 
 def test_who_sends_a_byte_now_and_then_holds_no_node_past_its_limit(stranger: Stranger) -> None:
-    with node(stranger.port, 2.0) as process:
+    with node(stranger.server_address[1], 2.0) as process:
         assert "no coordinator answered at 127.0.0.1" in ended(process, 4)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_a_node_in_a_handshake(stranger: Stranger, number: signal.Signals, code: int) -> None:
-    with node(stranger.port, 600.0) as process:
+    with node(stranger.server_address[1], 600.0) as process:
         assert stranger.heard.wait(BOUND)
         process.send_signal(number)
         assert "Interrupted system call" not in ended(process, code)

@@ -1,7 +1,5 @@
 """How a process ends that is not the agent's child."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import subprocess

@@ -1,7 +1,5 @@
 """A line that a full disk cut short takes nothing of the next one with it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an agent watches by itself while ranks run: the room that is left for what they write."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

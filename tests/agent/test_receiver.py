@@ -1,7 +1,5 @@
 """--sync, the node's side: an archive arrives in pieces and is unpacked, wherever the connection breaks."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

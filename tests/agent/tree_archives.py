@@ -1,7 +1,5 @@
 """Made-up archives of a synced tree, and a node that takes them in."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The pure parts of `make chaos`: the plan of a seed, the table of faults, the judge, the table of results."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

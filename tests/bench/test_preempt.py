@@ -1,7 +1,5 @@
 """The pure parts of `python -m bench preempt`: the plan of a seed, the judge, the table."""
 
-from __future__ import annotations
-
 import pytest
 from bench.preempt import BY_NAME, KINDS, Round, Seen, Word, draw, judge, report_of
 

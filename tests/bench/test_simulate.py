@@ -1,7 +1,5 @@
 """A controller over agents that are played: they speak the real protocol from the hello to the release."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """--bind: real ranks, and what they start, run on the CPUs that were chosen for them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

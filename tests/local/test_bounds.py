@@ -1,7 +1,5 @@
 """What one node may cause, with real processes: output and reports without end, beside another node's beats."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

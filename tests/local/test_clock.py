@@ -1,7 +1,5 @@
 """The clock of the launching machine is set while a run goes on: by an hour forwards, then by two hours backwards."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A controller that is killed: its agents hold the lease, and whoever comes later says what happened."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

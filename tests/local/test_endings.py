@@ -1,7 +1,5 @@
 """Programs that end while their process does not, and processes that become another program."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What ranks find around them."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

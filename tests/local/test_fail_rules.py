@@ -1,7 +1,5 @@
 """--fail-on: a rule that holds for what real ranks write ends their run, or warns."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

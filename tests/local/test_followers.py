@@ -1,7 +1,5 @@
 """Those who follow a run that another process, or another machine, controls: `attach`, and runs without a follower."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

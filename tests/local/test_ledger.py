@@ -4,8 +4,6 @@ The cases with torch and on hosts are a benchmark: `python -m bench ledger`. A l
 end of processes, so what lies between them is compared with the same logs, not with the seconds that were asked for.
 """
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """--no-requeue-code: a scheduler that starts a job again learns when that is of no use."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Another user of one host and the port of a join: what belongs to the run is who knows its secret."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What goes out of a real run: scrapes of its port, its metrics file, notifications through apprise's own services."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """A master port that the user's own run holds: which run, and how to go on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """allranks profile: traces of ranks that go on, fetched, and read by `overlap`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs of several roles: a server and a trainer, on virtual nodes of this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """allranks stacks: what the ranks of a run that goes on do, which they do not notice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A run whose further attempts are forked from a process that has imported torch once, and what ends that."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """torch's watchdog ends ranks before anybody looks: what it has dumped of each rank says who was waited for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.local.running import LocalRun

@@ -1,7 +1,5 @@
 """--wrap: a command around each rank hands its environment on, or the rank does not begin."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Names that stand once: what runs where allranks is not installed has them as text, and no other."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

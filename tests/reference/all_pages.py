@@ -1,7 +1,5 @@
 """Every generated page of docs/reference, by its name there."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/reference/commands: a page for each verb, from its declaration and the table of settings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import click

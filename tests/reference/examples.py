@@ -1,7 +1,5 @@
 """Examples of the reference pages, out of the cases that the tests prove: verdicts by cause, findings by check."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Iterator

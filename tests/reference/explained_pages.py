@@ -1,7 +1,5 @@
 """docs/reference/causes.md, checks.md and a page for each cause and check, from the tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The second part of docs/reference/python.md: signatures and docstrings of the public names."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import textwrap

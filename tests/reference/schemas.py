@@ -1,7 +1,5 @@
 """JSON Schemas (2020-12) of the documents, made from the typed records as protocol/codec encodes them."""
 
-from __future__ import annotations
-
 import enum
 import types
 import typing

@@ -1,7 +1,5 @@
 """docs/reference/settings.md: every setting with its names, default and meaning, from the table."""
 
-from __future__ import annotations
-
 from allranks.settings.roles import ROLE_KEYS
 from allranks.settings.setting import PANELS, SettingRow
 from allranks.settings.table import SETTINGS, TARGETS

@@ -1,7 +1,5 @@
 """A page for users explains a word of allranks where it first uses it: by a link to the glossary, or there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The generated pages of docs/reference are current, and say something."""
 
-from __future__ import annotations
-
 import pytest
 from tests.reference.all_pages import GENERATED_FOLDERS, REFERENCE, generated
 from tests.reference.examples import example_of

@@ -3,8 +3,6 @@
 Documents of real runs are validated where the tests make them (tests/shell.py, tests/local, tests/hosts).
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

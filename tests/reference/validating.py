@@ -1,7 +1,5 @@
 """Check that a document is as its JSON Schema says; no field may stand there that the schema does not have."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Iterable, Sequence
