@@ -134,8 +134,8 @@ def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     nodes = list(ast.walk(tree))
     lists = {_name(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr == "split"}
     for node in nodes:
-        is_list = isinstance(node, ast.Assign) and _name(node.targets[0]) in lists - {""}
-        if isinstance(node, ast.Expr) or (isinstance(node, ast.Assign) and is_list):  # a docstring
+        named = _name(node.targets[0]) if isinstance(node, ast.Assign) else ""
+        if isinstance(node, ast.Expr) or (isinstance(node, ast.Assign) and named and named in lists):  # a docstring
             passed_over.add(id(node.value))
         elif isinstance(node, ast.JoinedStr):
             passed_over.update(id(part) for part in node.values)
