@@ -152,12 +152,8 @@ def test_the_init_timeout_names_the_rank_that_never_came(launch: Launch) -> None
 def test_the_pg_timeout_shortens_a_hang(launch: Launch) -> None:
     """The script names 30 minutes: the option holds over it. It is the limit of the start, too."""
     result = launch.start(program("v_gloo.py", "hang", "1"), "--pg-timeout", "30s").result()
-    assert result["exit"] not in (0, 130)
     assert initialised(launch) == [0, 1]
-    failed = [e for e in launch.events("rank-exit") if not e["expected"]]
-    assert [e["rank"] for e in failed] == [0]
-    assert "Timed out waiting 30000ms" in launch.log(0) or "timeout" in launch.log(0).lower()
-    assert launch.alive() == []
+    named_before_its_limit(launch, result)
 
 
 @pytest.mark.slow
@@ -168,9 +164,15 @@ def test_time_limits_by_the_names_that_colossalai_has(launch: Launch) -> None:
     assert (result["exit"], result["verdict"]["cause"]) == (5, "rendezvous-timeout")
     assert culprit(result["verdict"]) == ("h2", 1)
     stuck = program("v_gloo.py", "hang", "1", "torch's-limit")
-    result = launch.start(stuck, env={"COLOSSALAI_DIST_TIMEOUT": "30"}).result()
-    assert [e["rank"] for e in launch.events("rank-exit") if not e["expected"]] == [0]
-    assert "Timed out waiting 30000ms" in launch.log(0)
+    named_before_its_limit(launch, launch.start(stuck, env={"COLOSSALAI_DIST_TIMEOUT": "30"}).result())
+
+
+def named_before_its_limit(launch: Launch, result: dict[str, Any]) -> None:
+    """The ranks' process group has 30 s. They are looked at before it gives up, and none ends by itself."""
+    assert [event["limit"] for event in launch.events("rank-initialised")] == [30.0, 30.0]
+    assert (result["exit"], result["verdict"]["cause"]) == (5, "straggler")
+    assert culprit(result["verdict"]) == ("h2", 1)
+    assert [e["rank"] for e in launch.events("rank-exit") if not e["expected"]] == []
     assert launch.alive() == []
 
 
