@@ -7,9 +7,9 @@ the same code, so their ledgers agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from allranks.protocol.attempts import AttemptEnd
 from allranks.protocol.messages import EndedMessage, ExitMessage, StartedMessage, TemplateMessage
@@ -30,7 +30,6 @@ from allranks.protocol.run_facts import (
     StepsSeen,
     StepsWentOn,
     StragglerWait,
-    on,
 )
 
 from .documents import StatusDocument, TimeLedger
@@ -54,6 +53,9 @@ PARTS = (
     "teardown",
     RESTART,
 )
+
+
+OfRun = RunStart | NodesAsked | RunEnd | AttemptStart | AttemptEnd
 
 
 class Interval(NamedTuple):
@@ -102,6 +104,68 @@ class AttemptTimes:
     lost: Standstill | None = None  # a node that was silent, and lost
     waits: Waits | None = None
     last_seen: float = 0.0  # the newest that is known of it
+
+    def take(self, line: Stamped[Fact]) -> bool:
+        """Take a fact of the attempt; False where it says nothing of its time."""
+        t = line.t
+        match line.fact:
+            case StartedMessage():
+                self.ranks_started = t if self.ranks_started is None else min(self.ranks_started, t)
+            case RankEntered():
+                self.has_entered = True
+            case ExitMessage() as end:
+                self.last_exit = max(self.last_exit or t, t)
+                if not end.expected and end.code != 0:
+                    self.failure = t if self.failure is None else min(self.failure, t)
+            case StepsSeen() as steps:
+                self.steps = steps
+                t = steps.last_t  # steps may be written down much later
+            case TemplateMessage(seconds=seconds):
+                if self.ranks_started is None and seconds is not None:
+                    self.imports.append((max(self.prepared_from, t - seconds), t))
+            case AllInitialised():
+                self.initialised = t
+            case StragglerWait() as wait:
+                self._wait(t, wait)
+            case StepsWentOn():
+                self.standstills = [
+                    standstill if standstill.went_on is not None else standstill._replace(went_on=t)
+                    for standstill in self.standstills
+                ]
+            case HangConcluded(quiet=quiet) | HangNoted(quiet=quiet):
+                self.standstills.append(Standstill(t - max(0.0, quiet), t))
+            case NodeLost(last_heard=heard):
+                if self.end_began is None:
+                    self.lost = Standstill(min(heard, t), t)
+            case EndedMessage():
+                self.clean = max(self.clean or t, t)
+            case FailureNoted():
+                self._begin_end(t, "failure")
+            case EndingBegun(reason=reason):
+                self._begin_end(t, reason)
+            case _:
+                return False
+        self.last_seen = max(self.last_seen, t)
+        return True
+
+    def _begin_end(self, heard: float, reason: str) -> None:
+        """Take the moment of what began the end, which is before the controller has heard of it."""
+        if self.end_began is not None:
+            return
+        self.is_stop = reason not in NOT_STOPPED
+        happened = heard
+        if reason == "done":
+            happened = self.last_exit or heard
+        elif not self.is_stop:
+            happened = self.failure or heard
+        self.end_began = min(heard, happened)
+
+    def _wait(self, t: float, wait: StragglerWait) -> None:
+        """Add what was measured; time that was measured before does not count again."""
+        before = self.waits or Waits(wait.since, wait.since, 0.0)
+        since = max(wait.since, before.until)
+        if t > since >= 0 and 0 <= wait.share <= 1:
+            self.waits = Waits(before.since, t, before.seconds + (t - since) * wait.share)
 
     def intervals(self, now: float, steps: StepsSeen | None, run_has_steps: bool) -> Iterator[Interval]:
         """Give its parts up to its end, or up to `now` where it goes on. `steps`: its own, or the newest of them."""
@@ -199,37 +263,16 @@ class Timekeeper:
         self._follows: str = PREFLIGHT  # the part that goes on from there
         self._latest = 0.0
         self._between_attempts: list[Interval] = []
-        self._readers: dict[type, Callable[[Stamped[Any]], None]] = dict(
-            (
-                on(RunStart, self._on_run_start),
-                on(NodesAsked, self._on_nodes_asked),
-                on(RunEnd, self._on_run_end),
-                on(AttemptStart, self._on_attempt_start),
-                on(AttemptEnd, self._on_attempt_end),
-            )
-        )
 
     def take(self, stamped: Stamped[Fact]) -> None:
         """Take a fact; what is not of time is left out."""
-        kind = type(stamped.fact)
-        reader = self._readers.get(kind)
-        if reader is None and kind not in _OF_ATTEMPT:
-            return
-        if self._begin is None:
-            self._begin = stamped.t
-            self._boundary = stamped.t
-        if reader is None and not self.is_in_attempt:
-            return
-        self._latest = max(self._latest, stamped.t)
-        if reader is not None:
-            reader(stamped)
-            return
-        attempt = self.attempts[-1]
-        _OF_ATTEMPT[kind](attempt, stamped)
-        seen = stamped.t
-        if isinstance(stamped.fact, StepsSeen):
-            seen = stamped.fact.last_t  # steps may be written down much later
-        attempt.last_seen = max(attempt.last_seen, seen)
+        if isinstance(stamped.fact, OfRun):
+            if self._begin is None:
+                self._begin = self._boundary = stamped.t
+            self._latest = max(self._latest, stamped.t)
+            self._take_of_run(stamped.fact, stamped.t)
+        elif self.is_in_attempt and self.attempts[-1].take(stamped):
+            self._latest = max(self._latest, stamped.t)
 
     def ledger(self, now: float, newest: StepsSeen | None = None) -> TimeLedger:
         """Split the time up to `now` (unix seconds). `newest`: steps of the last attempt that no event has yet."""
@@ -288,39 +331,37 @@ class Timekeeper:
         self._boundary = t
         self._follows = follows
 
-    def _on_nodes_asked(self, line: Stamped[NodesAsked]) -> None:
-        if self.attempts:
-            return
-        if self._begin is not None and line.t < self._begin:
-            self._begin = self._boundary = line.t  # it is written when the nodes have come
-        self._pass(line.t, SCHEDULER)
-
-    def _on_run_start(self, line: Stamped[RunStart]) -> None:
-        if self.is_in_attempt:  # its controller died, and the scheduler has started another
-            self._end_attempt(self.attempts[-1].last_seen)
-            self._follows = SCHEDULER
-        self._pass(line.t, self._preparation)
-
-    def _on_run_end(self, line: Stamped[RunEnd]) -> None:
-        if self.is_in_attempt and self.attempts[-1].end_began is None:
-            self._end_attempt(self.attempts[-1].last_seen)  # its controller died: what came then is not known
-            self._boundary = max(line.t, self._boundary)
-        self._end_attempt(line.t)
-        self._latest = line.t  # a node's clock, corrected under load, may have been ahead of the controller's
-        self._pass(line.t, SCHEDULER)  # what follows on an end is another start by the scheduler
-
-    def _on_attempt_start(self, line: Stamped[AttemptStart]) -> None:
-        self._end_attempt(line.t)
-        if self.attempts and self._follows == "teardown":
-            self._boundary = self.attempts[-1].close_when_clean()
-        if self._follows == SCHEDULER:
-            self._pass(line.t, self._preparation)
-        self.attempts.append(AttemptTimes(self._boundary, self._preparation, last_seen=max(line.t, self._boundary)))
-
-    def _on_attempt_end(self, line: Stamped[AttemptEnd]) -> None:
-        if self.is_in_attempt:
-            self.attempts[-1].is_suite = line.fact.decision is None
-        self._end_attempt(line.t)
+    def _take_of_run(self, fact: OfRun, t: float) -> None:
+        match fact:
+            case NodesAsked():
+                if self.attempts:
+                    return
+                if self._begin is not None and t < self._begin:
+                    self._begin = self._boundary = t  # it is written when the nodes have come
+                self._pass(t, SCHEDULER)
+            case RunStart():
+                if self.is_in_attempt:  # its controller died, and the scheduler has started another
+                    self._end_attempt(self.attempts[-1].last_seen)
+                    self._follows = SCHEDULER
+                self._pass(t, self._preparation)
+            case RunEnd():
+                if self.is_in_attempt and self.attempts[-1].end_began is None:
+                    self._end_attempt(self.attempts[-1].last_seen)  # its controller died: what came then is not known
+                    self._boundary = max(t, self._boundary)
+                self._end_attempt(t)
+                self._latest = t  # a node's clock, corrected under load, may have been ahead of the controller's
+                self._pass(t, SCHEDULER)  # what follows on an end is another start by the scheduler
+            case AttemptStart():
+                self._end_attempt(t)
+                if self.attempts and self._follows == "teardown":
+                    self._boundary = self.attempts[-1].close_when_clean()
+                if self._follows == SCHEDULER:
+                    self._pass(t, self._preparation)
+                self.attempts.append(AttemptTimes(self._boundary, self._preparation, last_seen=max(t, self._boundary)))
+            case AttemptEnd(decision=decision):
+                if self.is_in_attempt:
+                    self.attempts[-1].is_suite = decision is None
+                self._end_attempt(t)
 
     def _end_attempt(self, t: float) -> None:
         if not self.is_in_attempt:
@@ -368,104 +409,6 @@ def newest_steps(seen: StepsSeen, status: StatusDocument) -> StepsSeen:
                 redone_t = last_t  # it came there before, and when was not kept
             seen = seen._replace(furthest=rank.step, last_t=last_t, redone_t=redone_t)
     return seen
-
-
-# -- events of an attempt ------------------------------------------------------------------------------
-
-
-def _on_rank_started(attempt: AttemptTimes, line: Stamped[StartedMessage]) -> None:
-    attempt.ranks_started = line.t if attempt.ranks_started is None else min(attempt.ranks_started, line.t)
-
-
-def _on_template(attempt: AttemptTimes, line: Stamped[TemplateMessage]) -> None:
-    if attempt.ranks_started is None and line.fact.seconds is not None:
-        attempt.imports.append((max(attempt.prepared_from, line.t - line.fact.seconds), line.t))
-
-
-def _on_rank_entered(attempt: AttemptTimes, line: Stamped[RankEntered]) -> None:
-    attempt.has_entered = True
-
-
-def _on_initialised(attempt: AttemptTimes, line: Stamped[AllInitialised]) -> None:
-    attempt.initialised = line.t
-
-
-def _on_steps(attempt: AttemptTimes, line: Stamped[StepsSeen]) -> None:
-    attempt.steps = line.fact
-
-
-def _on_went_on(attempt: AttemptTimes, line: Stamped[StepsWentOn]) -> None:
-    attempt.standstills = [
-        standstill if standstill.went_on is not None else standstill._replace(went_on=line.t)
-        for standstill in attempt.standstills
-    ]
-
-
-def _on_hang(attempt: AttemptTimes, line: Stamped[HangConcluded | HangNoted]) -> None:
-    attempt.standstills.append(Standstill(line.t - max(0.0, line.fact.quiet), line.t))
-
-
-def _on_node_lost(attempt: AttemptTimes, line: Stamped[NodeLost]) -> None:
-    if attempt.end_began is None:
-        attempt.lost = Standstill(min(line.fact.last_heard, line.t), line.t)
-
-
-def _on_rank_exit(attempt: AttemptTimes, line: Stamped[ExitMessage]) -> None:
-    attempt.last_exit = max(attempt.last_exit or line.t, line.t)
-    if not line.fact.expected and line.fact.code != 0:
-        attempt.failure = line.t if attempt.failure is None else min(attempt.failure, line.t)
-
-
-def _on_node_clean(attempt: AttemptTimes, line: Stamped[EndedMessage]) -> None:
-    attempt.clean = max(attempt.clean or line.t, line.t)
-
-
-def _on_end_began(attempt: AttemptTimes, line: Stamped[FailureNoted | EndingBegun]) -> None:
-    """Take the moment of what began the end, which is before the controller has heard of it."""
-    if attempt.end_began is not None:
-        return
-    heard = line.t
-    reason = line.fact.reason if isinstance(line.fact, EndingBegun) else "failure"
-    attempt.is_stop = reason not in NOT_STOPPED
-    happened = heard
-    if reason == "done":
-        happened = attempt.last_exit or heard
-    elif not attempt.is_stop:
-        happened = attempt.failure or heard
-    attempt.end_began = min(heard, happened)
-
-
-def _on_straggler_wait(attempt: AttemptTimes, line: Stamped[StragglerWait]) -> None:
-    """Add what was measured; time that was measured before does not count again."""
-    since = line.fact.since
-    if attempt.waits is not None:
-        since = max(since, attempt.waits.until)
-    length = line.t - since
-    if length <= 0 or since < 0 or not 0 <= line.fact.share <= 1:
-        return
-    waited = length * line.fact.share
-    if attempt.waits is None:
-        attempt.waits = Waits(since, line.t, waited)
-    else:
-        attempt.waits = Waits(attempt.waits.since, line.t, attempt.waits.seconds + waited)
-
-
-_OF_ATTEMPT: dict[type, Callable[[AttemptTimes, Stamped[Any]], None]] = {
-    StartedMessage: _on_rank_started,
-    TemplateMessage: _on_template,
-    RankEntered: _on_rank_entered,
-    AllInitialised: _on_initialised,
-    StepsSeen: _on_steps,
-    StepsWentOn: _on_went_on,
-    ExitMessage: _on_rank_exit,
-    EndedMessage: _on_node_clean,
-    HangConcluded: _on_hang,
-    HangNoted: _on_hang,
-    NodeLost: _on_node_lost,
-    FailureNoted: _on_end_began,
-    EndingBegun: _on_end_began,
-    StragglerWait: _on_straggler_wait,
-}
 
 
 # -- intervals -----------------------------------------------------------------------------------------
