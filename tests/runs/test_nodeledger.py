@@ -66,7 +66,7 @@ def test_an_unsure_verdict_does_not_count() -> None:
 def test_both_ends_of_a_slow_link_are_noted_and_a_warning_is_enough() -> None:
     slow = Finding("slow-link", "warn", "h1 to h2 carries 3 MB/s\nmore", where=Where(node="h1", peer="h2"))
     blamed = blame([], [slow], ())
-    assert {name: (one.cause, one.peer) for name, one in blamed.items()} == {
+    assert {name: (one.id, one.where.peer) for name, one in blamed.items()} == {
         "h1": ("slow-link", "h2"), "h2": ("slow-link", "h1")}  # fmt: skip
     assert blamed["h2"].message == "h1 to h2 carries 3 MB/s"
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from allranks.diagnose.causes import CAUSES, Charge
-from allranks.findings import Finding, Verdict
+from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import SCHEMA, decode, encode
 from allranks.protocol.facts import Identity
 from allranks.protocol.jsontext import DecodeError, read_object
@@ -62,14 +62,6 @@ class NodeRecord(NamedTuple):
     message: str = ""
 
 
-class NodeBlame(NamedTuple):
-    """What counts against a node."""
-
-    cause: str
-    peer: str
-    message: str
-
-
 # -- what counts -----------------------------------------------------------------------------------------
 
 
@@ -93,9 +85,9 @@ def counts_against(cause: str, hardware_checks: Collection[str] = ()) -> bool:
 
 def blame(
     verdicts: Iterable[Verdict], findings: Iterable[Finding], hardware_checks: Collection[str]
-) -> dict[str, NodeBlame]:
+) -> dict[str, Finding]:
     """Return what counts against each node, by name: verdicts first, then findings that failed, then slow links."""
-    blamed: dict[str, NodeBlame] = {}
+    blamed: dict[str, Finding] = {}
     for verdict in verdicts:
         confidence = verdict.confidence or 1.0
         cause = verdict.cause or ""
@@ -109,16 +101,16 @@ def blame(
     return blamed
 
 
-def _blame(blamed: dict[str, NodeBlame], cause: str, node: str | None, peer: str | None, message: str) -> None:
+def _blame(blamed: dict[str, Finding], cause: str, node: str | None, peer: str | None, message: str) -> None:
     text = message.split("\n")[0][:MOST_MESSAGE]
     if node:
-        blamed.setdefault(node, NodeBlame(cause, peer or "", text))
+        blamed.setdefault(node, Finding(cause, "fail", text, where=Where(node, peer=peer)))
     if peer and cause in LINKS:
-        blamed.setdefault(peer, NodeBlame(cause, node or "", text))
+        blamed.setdefault(peer, Finding(cause, "fail", text, where=Where(peer, peer=node)))
 
 
 def records_of(
-    seen: Mapping[str, tuple[str, Identity]], line: NodeRecord, blamed: Mapping[str, NodeBlame]
+    seen: Mapping[str, tuple[str, Identity]], line: NodeRecord, blamed: Mapping[str, Finding]
 ) -> list[NodeRecord]:
     """Make the lines of one run of a `line` without a node. `seen`: host names and identities by name."""
     records = []
@@ -129,7 +121,7 @@ def records_of(
             record = record._replace(hostname=hostname, machine=machine_of(identity))
         fault = blamed.get(name)
         if fault is not None:
-            record = record._replace(outcome=FAILED, cause=fault.cause, peer=fault.peer, message=fault.message)
+            record = record._replace(outcome=FAILED, cause=fault.id, message=fault.message, peer=fault.where.peer or "")
         records.append(record)
     return records
 
