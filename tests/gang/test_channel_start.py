@@ -204,7 +204,7 @@ def test_a_bug_while_checking_ends_the_check(tmp_path: Path, monkeypatch: pytest
         broken()
 
     if step == "receive":
-        monkeypatch.setattr(inspection.AskedNode, step, broken)
+        monkeypatch.setattr(inspection.NodeSession, step, broken)
     else:
         monkeypatch.setattr(inspection, step, broken_task)
     run_dir = RunDirectory.create(tmp_path / "runs", "check", 0.0)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from allranks.cluster import Cluster, Node
+from allranks.cluster import Cluster
 from allranks.cluster.names import is_address
 from allranks.findings import Finding
 from allranks.plan.network import main_addresses, offered, other_ways
@@ -54,15 +54,6 @@ PAIR_SECONDS_A_PEER = 0.5
 LEASE = 60.0
 
 
-class AskedNode(NodeSession):
-    """One node being asked."""
-
-    def __init__(self, node: Node, transport: Transport) -> None:
-        super().__init__(node, transport)
-        self.clock = NodeClock()
-        self.failure: Finding | None = None
-
-
 class Inspection:
     """One look at a cluster. `on_progress` is called with (what, done, of) while it goes on.
 
@@ -85,11 +76,12 @@ class Inspection:
         self._on_progress = on_progress
         self._pairs = pairs
         self._transport = transport
-        self._peers = {n.name: AskedNode(n, transport) for n in cluster.nodes}
+        self._peers = {n.name: NodeSession(n, transport) for n in cluster.nodes}
         self._semaphore = asyncio.Semaphore(OPENING_AT_ONCE)
         self.facts: dict[str, JsonObject] = {}
         self.hosts: dict[str, str] = {}
         self.gate: Proof | None = None
+        self._failures: dict[str, Finding] = {}  # by the names of the list
         self.unreachable: list[Finding] = []
 
     async def run(self) -> None:
@@ -100,7 +92,8 @@ class Inspection:
         beats = start_task(beat_all(lambda: self._peers.values(), LEASE))
         try:
             await self._each("reaching nodes", self._connect)
-            self._peers = {p.node.name: p for p in self._peers.values() if p.failure is None}
+            self.unreachable = [self._failures[name] for name in self._peers if name in self._failures]
+            self._peers = {p.node.name: p for name, p in self._peers.items() if name not in self._failures}
             await self._each("looking at nodes", self._look)
             self.facts = {n: self.facts[n] for n in self._peers}
             self.hosts = {n: p.node.host for n, p in self._peers.items()}
@@ -115,7 +108,7 @@ class Inspection:
             for peer in self._peers.values():
                 peer.close()
 
-    async def _each(self, what: str, step: Callable[[AskedNode], Any]) -> None:
+    async def _each(self, what: str, step: Callable[[NodeSession], Any]) -> None:
         done = 0
         count = len(self._peers)
         self._on_progress(what, done, count)
@@ -126,7 +119,7 @@ class Inspection:
 
     # -- the steps -----------------------------------------------------------------------------------
 
-    async def _connect(self, peer: AskedNode) -> None:
+    async def _connect(self, peer: NodeSession) -> None:
         node = peer.node
         header = AgentHeader(
             mode="agent",
@@ -143,17 +136,17 @@ class Inspection:
                 first = HelloOrder(lease=LEASE)
                 hello = await peer.open(header, first, HelloMessage, self._spec.limits.connect_timeout)
         except NodeFailed as error:
-            peer.failure = error.finding
-            self.unreachable = [p.failure for p in self._peers.values() if p.failure is not None]
+            self._failures[node.name] = error.finding
             return
         taken = {*self._peers, *(other.node.name for other in self._peers.values())}
         peer.node = dataclasses.replace(node, name=shown_name(node, hello.hostname, taken))
 
-    async def _look(self, peer: AskedNode) -> None:
+    async def _look(self, peer: NodeSession) -> None:
+        clock = NodeClock()
         for _ in range(PINGS):
             with contextlib.suppress(NoAnswer):
                 pong = await peer.ask(PingOrder(time.time()), PongMessage, ANSWER_SECONDS)
-                peer.clock.sample(pong.sent, pong.t, time.time())
+                clock.sample(pong.sent, pong.t, time.time())
         order = setup_order(self._spec, self._context)
         facts: JsonObject = {}
         try:
@@ -164,7 +157,7 @@ class Inspection:
             why = str(error)
         if why:
             facts["look"] = {"error": why}
-        facts["clock"] = peer.clock.facts()
+        facts["clock"] = clock.facts()
         self.facts[peer.node.name] = facts
 
     async def _prove(self) -> None:
@@ -185,7 +178,7 @@ class Inspection:
         self.gate = Proof(name, listening.port, addresses=tuple(addresses))
         order = probe_order(self._spec, addresses, listening.port, token)
 
-        async def probe(peer: AskedNode) -> None:
+        async def probe(peer: NodeSession) -> None:
             probes = self.facts[peer.node.name]["probes"] = []
             with contextlib.suppress(NoAnswer):
                 probed = await peer.ask(order, ProbedMessage, order.seconds + ANSWER_SECONDS)
@@ -204,7 +197,7 @@ class Inspection:
         serve = ServeOrder(self._context.token, seconds + 2 * ANSWER_SECONDS)
         doors: dict[str, ServingMessage] = {}
 
-        async def open_door(peer: AskedNode) -> None:
+        async def open_door(peer: NodeSession) -> None:
             with contextlib.suppress(NoAnswer):
                 doors[peer.node.name] = await peer.ask(serve, ServingMessage, ANSWER_SECONDS)
 
@@ -216,7 +209,7 @@ class Inspection:
         hosts = [p.node.host for p in self._peers.values()] + [str(f.get("hostname")) for f in facts.values()]
         names = sorted({host for host in hosts if not is_address(host)})
 
-        async def reach(peer: AskedNode) -> None:
+        async def reach(peer: NodeSession) -> None:
             name = peer.node.name
             peers = {}
             for other in plan[name]:
