@@ -103,7 +103,6 @@ def known_of(gang: Gang) -> dict[str, object]:
     }
     return {
         "attempt": roster.attempt,
-        "began": roster.attempt_started,
         "ranks": ranks,
         "master": roster.master_addr if ranks and not roster.stop_reason else "",
         "nodes": {node.name: (node.state == "lost", node.ended, node.left) for node in roster.nodes.values()},
@@ -291,7 +290,7 @@ class Drive:
         """Begin the attempt that was decided on."""
         if decision.kind == "train":
             self.notes.append(Stamped("", self.now, self.roster.attempt, SuitePassed()))  # as the session writes it
-        return self._perform(self.gang.retry(self.at, self.now, decision))
+        return self._perform(self.gang.retry(self.at, decision))
 
     # -- shortcuts -----------------------------------------------------------------------------------
 

@@ -66,7 +66,6 @@ from .states import (
     AttemptOver,
     EachSecond,
     Event,
-    LineSeen,
     NodeListed,
     Reach,
     Send,
@@ -202,7 +201,10 @@ class Controller:
             try:
                 await asyncio.wait_for(self._over.wait(), self._tick_length())
             except asyncio.TimeoutError:
-                self._tick_safely()
+                try:
+                    self._tick()
+                except Exception as error:
+                    self._crashed(error)
         if self.replaced:
             self._close()
             return
@@ -317,7 +319,7 @@ class Controller:
                 self.recording.logs.begin_anew(member.node.index, name)
             else:
                 self.links.let_go(member, self._may_go(member))
-        self._act(self.gang.retry(time.monotonic(), time.time(), decision))
+        self._act(self.gang.retry(time.monotonic(), decision))
         if decision.replace or decision.leave_out or decision.take_in:
             self._write_places()
 
@@ -554,20 +556,12 @@ class Controller:
             return TICK
         return 4 * TICK
 
-    def _tick_safely(self) -> None:
-        try:
-            self._tick()
-        except Exception as error:
-            self._crashed(error)
-
     def _tick(self) -> None:
         now = time.monotonic()
         self._notice_pause()
-        self.feed_quietly(Tick())
+        self.feed_quietly(Tick(self.observing.has_ready_line))
         if self.roster.state is State.RUNNING:
             self.feed_quietly(self.observing.quiet())
-            if self.observing.has_ready_line:
-                self.feed_quietly(LineSeen())
         self.links.watch_silence(now)
         self.recording.watch_disk()
         if self._is_due("ack", now, ACK_EVERY):

@@ -78,7 +78,6 @@ from .states import (
     Audited,
     EachSecond,
     Event,
-    LineSeen,
     LooksComing,
     LookWanted,
     MayStart,
@@ -195,7 +194,6 @@ class Gang:
             on(StopAsked, self.saving.on_stop),
             on(Tick, self._on_tick_of_ranks),
             on(ReadyMessage, self.ready_test.on_ready),
-            on(LineSeen, self.ready_test.on_line),
             on(WorldMessage, self.running.groups.on_world),
             on(Quiet, self.hang_watch.on_quiet),
             on(LookWanted, self.hang_watch.on_look_wanted),
@@ -211,7 +209,7 @@ class Gang:
         ]
 
     def _on_tick_of_ranks(self, stamped: Stamped[Tick], now: float) -> list[Action]:
-        return self.ready_test.on_tick(now) or self.running.on_tick(now) or self.world.on_tick(now)
+        return self.ready_test.on_tick(stamped, now) or self.running.on_tick(now) or self.world.on_tick(now)
 
     def _rows_of_spares(self) -> list[Row]:
         """Give the handlers for a node that stands by, in any state: whatever happens to it ends nothing."""
@@ -258,12 +256,12 @@ class Gang:
         self.connections.remember(actions)
         return actions
 
-    def retry(self, now: float, t: float, decision: Decision) -> list[Action]:
+    def retry(self, now: float, decision: Decision) -> list[Action]:
         """Start the whole gang again, as it was decided."""
         roster = self.roster
         roster.testing = roster.testing and decision.kind != "train"
         roster.attempt += 1  # logs are kept apart whatever the reason
-        roster.begin_attempt(now, t, decision.pause)
+        roster.begin_attempt(now, decision.pause)
         self.rendezvous.begin_attempt(with_another_port=decision.kind == "repeat")
         self.running.begin_attempt(is_repeat=decision.kind != "retry")
         self.ending.begin_attempt()

@@ -17,7 +17,7 @@ from allranks.text import format_duration
 
 from .ending import Ending
 from .roster import Roster
-from .states import Action, LineSeen, Send
+from .states import Action, Send, Tick
 
 EVERY = 0.5  # seconds between two looks at a server
 _URL = re.compile(r"(?P<scheme>https?)://(?P<host>\[[^\]]*\]|[^/:]*)(?::(?P<port>[0-9]{1,5}))?(?P<path>/.*)?")
@@ -44,7 +44,7 @@ class ReadyTest:
 
     # -- events ------------------------------------------------------------------------------------
 
-    def on_tick(self, now: float) -> list[Action]:
+    def on_tick(self, stamped: Stamped[Tick], now: float) -> list[Action]:
         """Look again at what is not ready, until the time is over."""
         if self.is_ready:
             return []
@@ -53,6 +53,8 @@ class ReadyTest:
             self._began_at = now
         if not role.ready and all(rank.pid is not None for rank in self.roster.processes()):
             return self._pass("its processes run", now)
+        if stamped.fact.has_line and role.ready.startswith("output:"):
+            return self._pass("a rank has printed it", now)
         if now - self._began_at > role.ready_timeout:
             return self.ending.refuse([self._late()], now)
         if not role.ready or role.ready.startswith("output:"):
@@ -71,12 +73,6 @@ class ReadyTest:
         if self._passed >= set(self.roster.nodes):
             return self._pass(self.answers[node], now)
         return []
-
-    def on_line(self, stamped: Stamped[LineSeen], now: float) -> list[Action]:
-        """Take the line that the test looks for."""
-        if self.is_ready or not self.roster.role.ready.startswith("output:"):
-            return []
-        return self._pass("a rank has printed it", now)
 
     # -- before the start --------------------------------------------------------------------------
 

@@ -136,7 +136,7 @@ class Resuming:
     def _begin_attempt(self, attempt: int, t: float) -> None:
         roster = self.roster
         roster.attempt = attempt
-        roster.begin_attempt(self._at(t), t)
+        roster.begin_attempt(self._at(t))
         roster.state = State.RUNNING
         self.hang_watch.begin_attempt()
         self.world.begin_attempt()

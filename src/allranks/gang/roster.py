@@ -66,13 +66,12 @@ class Roster:
         self.findings: list[Finding] = []
         self.failed_to_reach = False  # a node, at any time
         self._witnesses: dict[str, NodeState] = {}  # by question: of which node it held when it was last asked
-        self.begin_attempt(now, t)
+        self.begin_attempt(now)
 
-    def begin_attempt(self, now: float, t: float, pause: float = 0.0) -> None:
+    def begin_attempt(self, now: float, pause: float = 0.0) -> None:
         """Know nothing of an attempt that begins, but for nodes; nothing is tried for `pause` seconds."""
         self.former_world_size = self.world_size
         self.findings = [f for f in self.findings if f.lasts]
-        self.attempt_started = t
         self.attempt_at = now
         self.resume_at = now + pause if pause else 0.0
         self.start_at = now + pause  # from when the time for the start counts

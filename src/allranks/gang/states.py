@@ -91,10 +91,6 @@ class RoleSeen(NamedTuple):
     look: RoleLooked
 
 
-class LineSeen(NamedTuple):
-    """A rank has printed a line that its role's ready test looks for."""
-
-
 class EachSecond(NamedTuple):
     """Comes every second while ranks run: the step that the slowest rank has reached."""
 
@@ -109,7 +105,9 @@ class Audited(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time goes on."""
+    """Time goes on. `has_line`: a rank has printed what its role's ready test looks for."""
+
+    has_line: bool = False
 
 
 Event = (
@@ -128,7 +126,6 @@ Event = (
     | LookWanted
     | LooksComing
     | RoleSeen
-    | LineSeen
     | EachSecond
     | Audited
     | Tick
