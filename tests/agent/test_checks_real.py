@@ -73,9 +73,6 @@ def repository(tmp_path: Path) -> Path:
     return top
 
 
-# -- code_git ----------------------------------------------------------------------------------------
-
-
 @needs_git
 def test_the_commit_is_what_git_says(repository: Path, tmp_path: Path) -> None:
     head = git(repository, "rev-parse", "HEAD")
@@ -108,9 +105,6 @@ def test_a_worktree_has_a_commit_of_its_own(repository: Path, tmp_path: Path) ->
     assert found == {"top": str(tree), "commit": git(tree, "rev-parse", "HEAD"), "branch": "side/x"}
     (message,) = said("code_git", look("code_git", repository), look("code_git", repository), found)
     assert message.startswith(f"h2 is at commit {found['commit'][:10]} (the other 2 are at ")
-
-
-# -- code_script and code_tree -----------------------------------------------------------------------
 
 
 IMPORTING = """import torch, os.path, conf as c; import late
@@ -193,9 +187,6 @@ def test_a_module_of_the_working_directory_is_not_taken_for_a_part_of_python(tmp
     assert isinstance(look("packages", tmp_path), dict)
 
 
-# -- data --------------------------------------------------------------------------------------------
-
-
 def hold(tmp_path: Path, sizes: dict[str, int]) -> Path:
     """A directory of data that holds these files alone."""
     top = tmp_path / "data"
@@ -259,9 +250,6 @@ def test_absent_data_is_for_data_paths_to_say(tmp_path: Path) -> None:
     assert (finding.id, finding.status, finding.message) == ("missing-file", "fail", f"h0 has no {absent}")
 
 
-# -- storage -----------------------------------------------------------------------------------------
-
-
 def test_a_file_is_written_and_removed(tmp_path: Path) -> None:
     odd = tmp_path / "it's a $HOME"
     odd.mkdir()
@@ -283,7 +271,7 @@ def mounted(where: Path, options: str) -> Iterator[Path]:
     try:
         yield where
     finally:
-        subprocess.run(["umount", str(where)], check=True)
+        subprocess.run(["umount", "--lazy", str(where)], check=True)
 
 
 def test_a_full_and_a_read_only_file_system(tmp_path: Path) -> None:
@@ -297,9 +285,6 @@ def test_a_full_and_a_read_only_file_system(tmp_path: Path) -> None:
         assert said("storage_write", found) == [
             f"the output directory {closed} on h0 can't be written: the file system is read-only"
         ]
-
-
-# -- leftovers and the port --------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -361,9 +346,6 @@ def test_an_orphan_of_another_launcher(tmp_path: Path) -> None:
             **os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h1"})["orphans"]  # fmt: skip
     finally:
         os.kill(pid, 9)
-
-
-# -- software ----------------------------------------------------------------------------------------
 
 
 def test_packages_are_those_of_the_interpreter(tmp_path: Path) -> None:

@@ -114,9 +114,6 @@ def test_a_signal_ends_a_node_in_a_handshake(stranger: Stranger, number: signal.
         assert "Interrupted system call" not in ended(process, code)
 
 
-# -- a node with ranks -------------------------------------------------------------------------------------------------
-
-
 class Coordinator:
     """Node 0: one connection of the node after the other, each after its handshake and its hello."""
 
@@ -141,16 +138,16 @@ class Coordinator:
     def tell(self, control: ToNode) -> None:
         self._client.sendall(self._records.pack(pack_control(TO_NODE.write(control))))
 
-    def order(self, order: dict[str, object]) -> None:
-        """Give the node's agent an order."""
+    def open(self, data: bytes) -> bytes:
+        """Have the node start a relay that gets this data; return the record that has it."""
         self.tell(OpenControl(1, HEADER))
-        self._client.sendall(self._records.pack(b"D" + struct.pack(">I", 1) + pack_json(order)))
+        record = b"D" + struct.pack(">I", 1) + data
+        self._client.sendall(self._records.pack(record))
+        return record
 
     def begin(self) -> None:
         """Have the node start a relay, and hang up once it answers."""
-        self.tell(OpenControl(1, HEADER))
-        echo = b"D" + struct.pack(">I", 1) + b"x"
-        self._client.sendall(self._records.pack(echo))
+        echo = self.open(b"x")
         assert self.next() == echo
         self._client.close()
 
@@ -214,7 +211,7 @@ from allranks.settings import RunSpec
 def test_an_order_that_is_none_ends_a_joined_node(order: dict[str, object], why: str, server: socket.socket) -> None:
     """The bounds of every field are in tests/protocol/test_orders.py."""
     with node(server.getsockname()[1], 60.0, program=JOINED + NODE.replace("Rules()", OWN_RULES)) as process:
-        Coordinator(server).order(order)
+        Coordinator(server).open(pack_json(order))
         said = ended(process, 4)
     assert "this node refused an order of the coordinator: " in said and why in said
 

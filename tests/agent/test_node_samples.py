@@ -1,7 +1,6 @@
 """What an agent watches by itself while ranks run: the room that is left for what they write."""
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.agent.real_agent import real_agent
+from tests.agent.test_checks_real import mounted
 
 from allranks.agent.node_samples import SPACE_EVERY, SpaceWatch
 from allranks.protocol.codec import DecodeError
@@ -21,13 +21,8 @@ ROOM = LITTLE_SPACE + (64 << 20)
 @pytest.fixture
 def disk() -> Iterator[Path]:
     """A file system of its own with a little more than little space, at a path that a socket's address may have."""
-    if os.geteuid() != 0:
-        pytest.skip("only root mounts a file system")
-    place = Path(tempfile.mkdtemp(prefix="disk-"))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", str(place)], check=True)
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-    place.rmdir()
+    with tempfile.TemporaryDirectory(prefix="disk-") as place, mounted(Path(place, "disk"), f"size={ROOM}") as disk:
+        yield disk
 
 
 def fill(disk: Path, size: int) -> None:

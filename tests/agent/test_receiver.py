@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agent.test_checks_real import mounted
 from tests.agent.tree_archives import Member, Node, land, listing, make_node_dir, order_of, tar_of
 from tests.interpreters import OLDEST
 
@@ -27,9 +28,6 @@ SPEC = RunSpec.of(command=("hostname",))
 @pytest.fixture
 def node_dir(tmp_path: Path) -> Path:
     return make_node_dir(tmp_path)
-
-
-# -- pieces --------------------------------------------------------------------------------------------
 
 
 def announced(node_dir: Path, pieces: int) -> tuple[bytes, dict[str, Any], Node]:
@@ -133,9 +131,6 @@ def test_a_damaged_archive(node_dir: Path) -> None:
     assert sorted(os.listdir(node_dir)) == ["outputs", "spool"]
 
 
-# -- room ----------------------------------------------------------------------------------------------
-
-
 def test_no_room_is_said_before_anything_travels(node_dir: Path) -> None:
     node = Node(node_dir)
     node.ship(order_of(b"x" * 100, size=1 << 60))
@@ -151,15 +146,8 @@ def test_no_room_is_said_before_anything_travels(node_dir: Path) -> None:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A disk of 1 MB and few inodes."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root: a small disk is mounted")
-    place = tmp_path / "small"
-    place.mkdir()
-    options = "size=1m,nr_inodes=40,mode=700"
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test-sync", str(place)], check=False).returncode:
-        pytest.skip("no disk can be mounted here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with mounted(tmp_path / "small", "size=1m,nr_inodes=40,mode=700") as place:
+        yield place
 
 
 @pytest.mark.parametrize(("arrived", "room"), [(1000, 0), (None, 8192)], ids=["while it arrives", "while unpacked"])
@@ -175,9 +163,6 @@ def test_a_disk_that_fills_up(small: Path, arrived: int | None, room: int) -> No
         node.work()
     assert node.last["errno"] == errno.ENOSPC and not node.tasks
     assert os.listdir(small) == ["filler"]
-
-
-# -- the whole way -------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -60,9 +60,6 @@ def test_virtual_nodes_are_bounded(count: int) -> None:
         virtual_cluster(count)
 
 
-# -- spares ----------------------------------------------------------------------------------------
-
-
 FOUR = "h1 slots=4\nh2 slots=4\nh3 slots=2\nh4 slots=2\n"
 
 

@@ -8,8 +8,6 @@ import pytest
 from tests import forked
 from tests.local.running import BOUND, LocalRun
 
-pytestmark = pytest.mark.processes
-
 PROGRAM = """import time
 import torch.distributed as d
 d.init_process_group("gloo")

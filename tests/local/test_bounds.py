@@ -6,11 +6,8 @@ import signal
 import tempfile
 from pathlib import Path
 
-import pytest
 from tests.hosts.waiting import wait_until
 from tests.local.running import BOUND, LocalRun
-
-pytestmark = pytest.mark.processes
 
 REPORTS = 16 << 10
 LINES = 160_000

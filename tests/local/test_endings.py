@@ -1,4 +1,4 @@
-"""Programs that end while their process does not, and processes that become another program."""
+"""How runs end: programs that end while their process does not, rules, a watchdog, codes for a scheduler."""
 
 from pathlib import Path
 
@@ -81,3 +81,57 @@ print("again", (place / "runner.py").exists(), flush=True)
     run = LocalRun(tmp_path, program, "--retries", "1")
     assert run.result()["exit"] == 0
     assert "again True" in (run.directory / "logs" / "attempt_1" / "node_00_local0" / "rank_000.log").read_text()
+
+
+WRITES_METRICS = """
+import json, os, time
+rank = int(os.environ["RANK"])
+path = os.path.join(os.environ["ALLRANKS_OUTPUT_DIR"], f"rank_{rank:02d}_metrics.jsonl")
+for step in range(1, 6000 if os.environ["WANTED"] == "stop" else 60):
+    loss = float("nan") if rank == 1 and step >= 20 else 1 / step
+    with open(path, "a") as file:
+        print(json.dumps({"step": step, "loss": loss}), file=file)
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("wanted", ["stop", "warn"])
+def test_a_loss_that_is_no_number(tmp_path: Path, wanted: str) -> None:
+    options = ("--fail-on", "loss>1e9", "--fail-on", "loss=nan", "--on-rule", wanted, "--env", f"WANTED={wanted}")
+    result = LocalRun(tmp_path, WRITES_METRICS, *options).result()
+    (found,) = [finding for finding in result["findings"] if finding["id"] == "metric-rule"]
+    assert found["message"] == "loss of rank 1 is not a number at step 20 (on local1)"
+    assert found["where"] == {"node": "local1", "rank": 1}
+    assert found["evidence"][1] == "the last good loss of rank 1 is 0.0526 at step 19"
+    if wanted == "warn":
+        assert (result["exit"], result["verdict"], found["status"]) == (0, None, "warn")
+        return
+    verdict = result["verdict"]
+    assert (result["exit"], verdict["cause"], verdict["culprits"]) == (1, "metric-rule", [1])
+    assert verdict["where"]["rank"] == 1 and verdict["victims"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "why"),
+    [
+        ("raise KeyError('x')", 42, "the program's own fault comes again at the same place"),
+        ("import os; os.kill(os.getpid(), 9)", 1, None),
+    ],
+)
+def test_the_programs_fault_has_the_code_that_was_asked_for(
+    tmp_path: Path, program: str, code: int, why: str | None
+) -> None:
+    result = LocalRun(tmp_path, program, "--no-requeue-code", "42", nodes=1).result()
+    assert (result["exit"], result.get("no_requeue")) == (code, why), result["verdict"]
+
+
+def test_dumps_of_the_watchdog_come_to_the_run_and_name_the_late_rank(tmp_path: Path) -> None:
+    """It ends ranks before anybody looks: what it has dumped of each rank says who was waited for."""
+    program = Path(__file__).parents[2] / "bench" / "programs" / "gpu_dumps.py"
+    run = LocalRun(tmp_path, program.read_text(), nodes=3)
+    verdict = run.result()["verdict"]
+    assert (verdict["cause"], verdict["culprits"], verdict["victims"]) == ("straggler", [1], [0, 2]), verdict
+    assert verdict["message"].endswith("ranks 0 and 2 are in all_reduce #65 of 4 MB, rank 1 has not called it")
+    assert (verdict["where"]["node"], verdict["where"]["rank"]) == ("local1", 1) and verdict["where"]["pid"]
+    dumps = sorted(path.name for path in (run.directory / "evidence" / "flight").iterdir())
+    assert dumps == ["dump_a0_rank_000", "dump_a0_rank_001", "dump_a0_rank_002"]

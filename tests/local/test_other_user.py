@@ -20,7 +20,7 @@ PYTHON = "/usr/bin/python3"  # that others may start, as this one may lie in a h
 PACKAGES = [str(Path(allranks.__file__).parents[1]), *(p for p in sys.path if p.endswith("site-packages"))]
 SECRET = "0123456789abcdef0123456789abcdef"
 
-pytestmark = [pytest.mark.processes, pytest.mark.skipif(os.getuid() != 0, reason="a second user needs root")]
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="a second user needs root")
 
 
 @pytest.fixture

@@ -18,8 +18,6 @@ from tests.hosts.waiting import wait_until
 from tests.local.running import BOUND, LocalRun
 from tests.ports import free_port
 
-pytestmark = pytest.mark.processes
-
 PROGRAM = """
 import os, pathlib, sys, time
 names = ("WANDB_RUN_GROUP", "MLFLOW_RUN_NAME", "ALLRANKS_LAST_VERDICT")

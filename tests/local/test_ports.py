@@ -1,8 +1,7 @@
 """A master port that the user's own run holds: which run, and how to go on."""
 
-import os
-import signal
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +45,14 @@ def test_a_port_held_by_the_users_own_run(tmp_path: Path) -> None:
 
 def test_a_port_held_by_what_is_left_of_a_run(tmp_path: Path) -> None:
     """Its agent is gone; a process of it is known by its run tag."""
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        listener.listen()
+    environment = {"ALLRANKS_MARK": "evening-20260101-101010-abc123/node_00"}
+    with socket.create_server(("", 0)) as listener:
         port = listener.getsockname()[1]
-        os.set_inheritable(listener.fileno(), True)
-        child = os.fork()
-        if child == 0:
-            os.execve("/bin/sleep", ["sleep", "600"], {"ALLRANKS_MARK": "evening-20260101-101010-abc123/node_00"})
+        child = subprocess.Popen(["sleep", "600"], env=environment, pass_fds=[listener.fileno()])
     try:
-        wait_until(lambda: Path(f"/proc/{child}/comm").read_text() == "sleep\n", 60, "exec")
         verdict = second(tmp_path / "second", port)
         assert "held by what is left of your run evening-20260101-101010: pid " in verdict["message"]
         assert "allranks clean --orphans" in verdict["remedy"]
     finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        child.kill()
+        child.wait()
