@@ -1,12 +1,13 @@
 """The relay: bytes between an ssh session and the agent."""
 
+import functools
 import os
 import random
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,19 @@ from allranks.agent import boot
 
 pytestmark = pytest.mark.processes
 
+
 @pytest.fixture
 def short():
     """A directory whose path leaves room for a socket's name, however long pytest's are."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="boot-") as path:
         yield path
+
+
+def read_all(read, size):
+    found = bytearray()
+    while len(found) < size:
+        found += read(1 << 16)
+    return found
 
 
 RELAY = "import sys, socket; sys.path.insert(0, sys.argv[1]); from allranks.agent import boot; boot._relay(sys.argv[2])"
@@ -28,15 +37,12 @@ RELAY = "import sys, socket; sys.path.insert(0, sys.argv[1]); from allranks.agen
 @pytest.mark.parametrize("kind", ["pipe", "socket", "file"])
 def test_the_relay_changes_no_byte_whatever_its_output_is(short, kind):
     """sshd may have a pipe there, which takes bytes within the kernel, or a socket, which does not."""
-    listener = socket.socket(socket.AF_UNIX)
     path = os.path.join(short, "orders")
-    listener.bind(path)
-    listener.listen(1)
+    listener = socket.create_server(path, family=socket.AF_UNIX)
     if kind == "pipe":
         ours, theirs = os.pipe()
     elif kind == "socket":
-        pair = socket.socketpair()
-        ours, theirs = pair[0].detach(), pair[1].detach()
+        ours, theirs = (end.detach() for end in socket.socketpair())
     else:
         theirs = os.open(os.path.join(short, "out"), os.O_WRONLY | os.O_CREAT)
         ours = os.open(os.path.join(short, "out"), os.O_RDONLY)
@@ -47,25 +53,15 @@ def test_the_relay_changes_no_byte_whatever_its_output_is(short, kind):
     agent, _ = listener.accept()
     down = random.Random(1).randbytes(3_000_000)
     up = random.Random(2).randbytes(1_000_000)
-    came_up = bytearray()
-
-    def read_up():
-        while len(came_up) < len(up):
-            came_up.extend(agent.recv(1 << 16))
-
-    threads = [threading.Thread(target=read_up), threading.Thread(target=agent.sendall, args=(down,))]
-    for thread in threads:
-        thread.start()
-    relay.stdin.write(up)
-    relay.stdin.flush()
-    arrived = bytearray()
-    while len(arrived) < len(down):
-        arrived += os.read(ours, 100_000)
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(agent.sendall, down)
+        came_up = pool.submit(read_all, agent.recv, len(up))
+        relay.stdin.write(up)
+        relay.stdin.flush()
+        assert read_all(functools.partial(os.read, ours), len(down)) == down
+        assert came_up.result() == up
     agent.close()
     relay.stdin.close()
     assert relay.wait(60) == 0
     os.close(ours)
     listener.close()
-    assert (bytes(arrived), bytes(came_up)) == (down, up)

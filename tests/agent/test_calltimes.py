@@ -79,18 +79,13 @@ def test_a_look_at_a_rank_without_a_process_group_samples_it_from_outside(
     assert look_at({}, str(tmp_path)) == {}
 
 
-def own_address() -> str:
-    """An address of this machine that is not the loopback's."""
+def test_connections_are_added_up_by_address() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
         except OSError:
             pytest.skip("this machine has no network but the loopback")
-        return str(probe.getsockname()[0])
-
-
-def test_connections_are_added_up_by_address() -> None:
-    address = own_address()
+        address = probe.getsockname()[0]
     with socket.create_server((address, 0)) as server:
         pairs = []
         for _ in range(2):

@@ -4,7 +4,6 @@ The cases with torch and on hosts are a benchmark: `python -m bench ledger`. A l
 end of processes, so what lies between them is compared with the same logs, not with the seconds that were asked for.
 """
 
-import shlex
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,12 @@ from tests.measured_time import PROGRAM, deviations, read_moments, true_parts
 from allranks.runs.directory import RunDirectory
 
 
-def run_program(place: Path, words: str, *options: str) -> LocalRun:
-    """Run the program that logs its own moments, as a script beside it that has its words."""
-    argv = [str(place), *shlex.split(words)]
-    code = f"import runpy, sys\nsys.argv[1:] = {argv!r}\nrunpy.run_path({str(PROGRAM)!r})\n"
-    return LocalRun(place, code, *options)
-
-
 def test_each_part_is_what_the_ranks_say(tmp_path: Path) -> None:
     """A slow start, a kill with lost steps, a rank that ignores SIGTERM for a while, and a second attempt."""
-    run = run_program(
-        tmp_path,
-        "--steps 40 --each 0.15 --slow-start 3 --save-every 10 --kill-at 27 --slow-end 4",
-        *("--retries", "1", "--grace", "30s"),
-    )
+    words = "--steps 40 --each 0.15 --slow-start 3 --save-every 10 --kill-at 27 --slow-end 4"
+    argv = [str(tmp_path), *words.split()]
+    code = f"import runpy, sys\nsys.argv[1:] = {argv!r}\nrunpy.run_path({str(PROGRAM)!r})\n"
+    run = LocalRun(tmp_path, code, "--retries", "1", "--grace", "30s")
     document = run.result()
     assert document["exit"] == 0
     attempts = read_moments(tmp_path)

@@ -25,7 +25,7 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 attempt, rank = (int(os.environ[name]) for name in ("ALLRANKS_ATTEMPT", "RANK"))
 facts = {
     "fresh": fresh, "pid": os.getpid(), "parent": os.getppid(), "random": torch.rand(1).item(),
-    "attempt": attempt, "master": os.environ["MASTER_PORT"], "error": os.environ["TORCHELASTIC_ERROR_FILE"],
+    "attempt": attempt, "error": os.environ["TORCHELASTIC_ERROR_FILE"],
     "words": pathlib.Path("/proc/self/cmdline").read_text().split(chr(0)), "limit": os.environ["OMP_NUM_THREADS"],
 }
 pathlib.Path(f"facts-{attempt}-{rank}").write_text(json.dumps(facts))

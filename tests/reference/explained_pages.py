@@ -9,7 +9,7 @@ from tests.reference.settings_page import cell
 from allranks.diagnose.causes import CAUSES, Cause
 from allranks.exitcodes import MEANINGS
 from allranks.gang.plugins import built_in
-from allranks.preflight.check import GROUPS, Check
+from allranks.preflight.check import GROUPS
 from allranks.report.explained import ExplainedPage, cause_page, check_page
 
 MARK = "<!-- below: make pages -->\n"
@@ -37,7 +37,8 @@ def checks_index(page: Path) -> str:
     """What is written by hand, up to the mark, and a table for each group."""
     parts = [by_hand(page)]
     for group in GROUPS:
-        rows = "".join(_check_row(check) for check in built_in().values() if check.group == group)
+        checks = [check for check in built_in().values() if check.group == group]
+        rows = "".join(f"| [{c.name}](checks/{c.name}.md) | {c.level} | {cell(c.title)} |\n" for c in checks)
         parts.append(f"## {group}\n| ID | level | passes when |\n|---|---|---|\n{rows}\n")
     return "".join(parts).rstrip() + "\n" + TOCTREE.format("checks")
 
@@ -49,10 +50,6 @@ def by_hand(page: Path) -> str:
 def _codes(cause: Cause) -> str:
     failed, not_failed = cause.ends.value
     return str(failed) if failed == not_failed else f"{failed}, {not_failed} where no rank failed"
-
-
-def _check_row(check: Check) -> str:
-    return f"| [{check.name}](checks/{check.name}.md) | {check.level} | {cell(check.title)} |\n"
 
 
 def pages_of_causes() -> Iterator[tuple[str, str]]:
