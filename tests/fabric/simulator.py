@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from allranks.fabric.analysis.judgement import Judgement, judge, retest
+from allranks.fabric.analysis.judgement import NO_FLOORS, Judgement, judge, retest
 from allranks.fabric.analysis.norms import Floors
 from allranks.fabric.analysis.schedule import Pair, packed, rounds
 from allranks.fabric.metric_rows import Measurement, Way
@@ -100,9 +100,8 @@ class Cluster:
             return Measurement(a, b, number, dead="timed out after 10 s")
         return Measurement(a, b, number, self.way(a, b, busy), self.way(b, a, busy))
 
-    def judged(self, floors: Floors | None = None) -> Judgement:
+    def judged(self, floors: Floors = NO_FLOORS) -> Judgement:
         """The whole test: a pass, the re-test, the judgement."""
-        floors = floors or Floors()
         schedule = rounds(self.nodes)
         first = self.measure(schedule)
         again = self.measure(packed(retest(first, floors)), len(schedule))

@@ -12,7 +12,7 @@ from tests.fabric.simulator import Cluster, Fault, accuracy, answer
 
 from allranks.fabric.analysis.blame import explain
 from allranks.fabric.analysis.heatmap import heatmap
-from allranks.fabric.analysis.judgement import TIMES, Judgement, judge, retest
+from allranks.fabric.analysis.judgement import NO_FLOORS, TIMES, Judgement, judge, retest
 from allranks.fabric.analysis.norms import Floors
 from allranks.fabric.analysis.schedule import packed, rounds
 from allranks.fabric.metric_rows import LinkRow, Measurement, Way
@@ -44,9 +44,8 @@ def both(pairs: Iterable[tuple[str, str]], way: Way | str) -> dict[tuple[str, st
     return {pair: way for a, b in pairs for pair in ((a, b), (b, a))}
 
 
-def steady(first: list[Measurement], floors: Floors | None = None) -> Judgement:
+def steady(first: list[Measurement], floors: Floors = NO_FLOORS) -> Judgement:
     """The judgement where the re-test finds what the first pass found."""
-    floors = floors or Floors()
     pairs = {frozenset(pair) for pair in retest(first, floors)}
     again = [m for m in first if {m.a, m.b} in pairs] * TIMES
     return judge(first, again, floors)
@@ -164,12 +163,12 @@ def test_half_the_rate_is_seen_in_a_quiet_cluster() -> None:
 
 def test_floors() -> None:
     first = measured(4, {})
-    assert steady(first, Floors(bandwidth=100e6, latency=1e-3)).findings == []
-    item = only(steady(first, Floors(bandwidth=200e6)))
+    assert steady(first, {"bandwidth": 100e6, "latency": 1e-3}).findings == []
+    item = only(steady(first, {"bandwidth": 200e6}))
     assert item.id == "network-slow" and "asked for 1.6 Gbit/s" in item.message
-    assert only(steady(measured(2, {}), Floors(latency=50e-6))).id == "link-slow"
+    assert only(steady(measured(2, {}), {"latency": 50e-6})).id == "link-slow"
     a_bit = Way(110e6, 100e-6, 400e-6)
-    item = only(steady(measured(4, both([("h1", "h2")], a_bit)), Floors(bandwidth=120e6)))
+    item = only(steady(measured(4, both([("h1", "h2")], a_bit)), {"bandwidth": 120e6}))
     assert (item.where.node, item.where.peer) == ("h1", "h2")
 
 

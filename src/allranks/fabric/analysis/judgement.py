@@ -22,7 +22,7 @@ from .wording import Pass, finding, passed_again
 # in a hundred is (an outlier of 2x on top of jitter), three of five one in 100 000.
 TIMES = 5
 PEERS = 3  # of a suspect node: pairs tested again for it
-NO_FLOORS = Floors()
+NO_FLOORS: Floors = MappingProxyType({})
 NO_ADDRESSES: Mapping[str, str] = MappingProxyType({})
 
 

@@ -128,6 +128,7 @@ class Norm:
 
 
 Norms = Mapping[str, Norm]
+Floors = Mapping[str, float]  # by metric: the worst value that the user wants of any link, whatever the others have
 
 
 def norms(cells: Mapping[Cell, CellState]) -> dict[str, Norm]:
@@ -171,17 +172,6 @@ def _faster(logs: Mapping[OneWay, float]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Floors:
-    """What the user asks of every link, whatever the others have.
-
-    At least `bandwidth` bytes/s each way, at most `latency` seconds of median round trip.
-    """
-
-    bandwidth: float | None = None
-    latency: float | None = None
-
-
-@dataclass(frozen=True)
 class Symptom:
     """A figure of a cell that is bad: `start` is where its way starts, `floor` the user's own limit if that is it."""
 
@@ -201,7 +191,7 @@ def symptoms(state: CellState, usual: Norms, floors: Floors) -> list[Symptom]:
         if norm is None:
             continue
         severity = norm.severity(value)
-        floor: float | None = getattr(floors, metric.name, None)
+        floor = floors.get(metric.name)
         if floor is not None and metric.better * (floor - value) <= 0:
             floor = None
         if severity > 1 or floor is not None:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Dict, Optional, Tuple, TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, Store
@@ -23,7 +23,6 @@ from allranks.text import error_line, format_bit_rate, format_time, list_first
 
 from ..analysis.heatmap import heatmap
 from ..analysis.judgement import Judgement, judge, retest
-from ..analysis.norms import Floors
 from ..analysis.schedule import Pair, Round, coverage_note, packed, rounds
 from ..metric_rows import LinkRow, Measurement, SuiteEndRow, Way
 from . import local_links as interfaces
@@ -150,67 +149,50 @@ def _end_process(text: str) -> None:
 
 def run(job: SuiteJob, options: Options) -> int:
     """Do this rank's part; give 3 where something is at fault, 5 where rank 0 has ended, else 0."""
-    board = Board(job.store)
-    nodes = node_names(job, options)
+    member = Coordinator(job, options) if job.rank == 0 else Member(job, options)
     try:
-        if job.local_rank != 0:
-            return follow(board, None, job.rank, options)
-        leader = Leader(job, options, board, nodes)
-        leader.appear()
-        if job.rank != 0:
-            return follow(board, leader, job.rank, options)
-        floors = Floors(options.min_bandwidth or None, options.max_latency or None)
-        return Coordinator(board, leader, options, nodes, floors).run()
+        return member.run()
     except (StoreSilentError, *STORE_ERRORS) as error:
-        text = error_line(error)
-        print(f"pairs: rank {job.rank} on {nodes[job.node]} cannot go on ({text})", file=sys.stderr, flush=True)
+        where = f"rank {job.rank} on {member.nodes[job.node]}"
+        print(f"pairs: {where} cannot go on ({error_line(error)})", file=sys.stderr, flush=True)
         return LOST
 
 
-def node_names(job: SuiteJob, options: Options) -> list[str]:
-    """Give the names by GROUP_RANK; made up where --nodes says less."""
-    count = int(os.environ.get("GROUP_WORLD_SIZE") or 0) or max(1, job.world // max(1, job.ranks_here))
-    names = list(options.nodes)
-    return names + [f"node{at}" for at in range(len(names), count)]
+class Member:
+    """A rank: the leader of its node, which measures, or one that only waits.
 
+    `nodes` are the names by GROUP_RANK, made up where --nodes says less; `plan` is the same on all nodes.
+    """
 
-def limit_of(options: Options, gpu: bool) -> float:
-    """Give the seconds that a pair may take."""
-    if gpu:
-        return min(GPU_LIMIT, options.timeout)
-    return min(LIMIT, options.timeout)
+    def __init__(self, job: SuiteJob, options: Options) -> None:
+        self.job = job
+        self.options = options
+        self.board = Board(job.store)
+        self.plan = wire.QUICK if options.quick else wire.FULL
+        count = int(os.environ.get("GROUP_WORLD_SIZE") or 0) or max(1, job.world // max(1, job.ranks_here))
+        self.nodes = [*options.nodes, *(f"node{at}" for at in range(len(options.nodes), count))]
 
+    def run(self) -> int:
+        """Do what the rounds say until the end, and give the exit code."""
+        leads = self.job.local_rank == 0
+        if leads:
+            self.appear()
+        poll = POLL if leads else IDLE
+        setup = self.board.read("setup", Setup, PATIENCE * START, poll)
+        patience = self.limit_of(setup.gpu) + 4 * GRACE
+        number = 0
+        while True:
+            order = self.board.read(f"round/{number}", RoundOrder, patience, poll)
+            if order.exit is not None:
+                self.board.write(f"ended/{self.job.rank}", True)
+                return order.exit
+            if leads:
+                self.take_part(setup, number, order)
+            number += 1
 
-def follow(board: Board, leader: Leader | None, rank: int, options: Options) -> int:
-    """Do what the rounds say until the end; ranks that do not lead only wait."""
-    poll = POLL if leader else IDLE
-    setup = board.read("setup", Setup, PATIENCE * START, poll)
-    patience = limit_of(options, setup.gpu) + 4 * GRACE
-    number = 0
-    while True:
-        order = board.read(f"round/{number}", RoundOrder, patience, poll)
-        if order.exit is not None:
-            board.write(f"ended/{rank}", True)
-            return order.exit
-        if leader:
-            leader.take_part(setup, number, order)
-        number += 1
-
-
-@dataclass
-class Leader:
-    """The measuring rank of a node."""
-
-    job: SuiteJob
-    options: Options
-    board: Board
-    nodes: Sequence[str]
-    listener: WireListener = field(init=False)
-
-    @property
-    def plan(self) -> wire.MeasurePlan:
-        """How long a pair is measured; the same on all nodes."""
-        return wire.QUICK if self.options.quick else wire.FULL
+    def limit_of(self, gpu: bool) -> float:
+        """Give the seconds that a pair may take."""
+        return min(GPU_LIMIT if gpu else LIMIT, self.options.timeout)
 
     def appear(self) -> None:
         """Listen, and say where."""
@@ -272,26 +254,26 @@ class Leader:
 # -- rank 0 ----------------------------------------------------------------------------------------
 
 
-@dataclass
-class Coordinator:
-    """The schedule, the collection, the verdict, and every word that is printed.
+class Coordinator(Member):
+    """Rank 0, with the schedule, the collection, the verdict, and every word that is printed.
 
     `lost` has the nodes of which nothing is asked any more, with the reason; `impaired` those with a dead link.
     """
 
-    board: Board
-    leader: Leader
-    options: Options
-    nodes: Sequence[str]
-    floors: Floors
-    setup: Setup = field(init=False)
-    round: int = 0
-    limit: float = LIMIT
-    lost: dict[str, str] = field(default_factory=dict)
-    impaired: set[str] = field(default_factory=set)
+    setup: Setup
+    limit: float
+
+    def __init__(self, job: SuiteJob, options: Options) -> None:
+        super().__init__(job, options)
+        asked = {"bandwidth": options.min_bandwidth, "latency": options.max_latency}
+        self.floors = {metric: value for metric, value in asked.items() if value}
+        self.round = 0
+        self.lost: dict[str, str] = {}
+        self.impaired: set[str] = set()
 
     def run(self) -> int:
         """Measure, judge, report; give the exit code."""
+        self.appear()
         self._gather()
         left_out = {frozenset(pair) for pair in self.options.dead}
         schedule = []
@@ -302,7 +284,7 @@ class Coordinator:
         self._announce(schedule, len(left_out))
         first: list[LinkRow] = []
         for at, pairs in enumerate(schedule, 1):
-            first += self._measure(pairs, f"round {at}/{len(schedule)}", again=False)
+            first += self._measure_round(pairs, f"round {at}/{len(schedule)}", again=False)
         again = self._measure_again(first)
         addresses = {self.nodes[node]: facts.address for node, facts in self.setup.leaders.items()}
         judgement = judge(self._as_lost(first), self._as_lost(again), self.floors, addresses)
@@ -322,7 +304,7 @@ class Coordinator:
             if facts is not None:
                 leaders[node] = facts
         gpu = self.options.backend != "gloo" and all(facts.gpu for facts in leaders.values())
-        self.limit = limit_of(self.options, gpu)
+        self.limit = self.limit_of(gpu)
         self.setup = Setup(leaders, secrets.token_hex(16), gpu)
         self.board.write("setup", self.setup)
 
@@ -334,7 +316,7 @@ class Coordinator:
             self.lost[node] = f"{node} did not answer"
             return None
 
-    def _measure(self, pairs: Round, title: str, again: bool) -> list[LinkRow]:
+    def _measure_round(self, pairs: Round, title: str, again: bool) -> list[LinkRow]:
         """Give the rows of a round; pairs with a lost node are not tried."""
         tasks = []
         for a, b in pairs:
@@ -348,7 +330,7 @@ class Coordinator:
         order = RoundOrder(tuple(tasks))
         self.board.write(f"round/{number}", order)
         until = time.monotonic() + max((task.limit for task in tasks), default=0.0) + GRACE
-        self.leader.take_part(self.setup, number, order)
+        self.take_part(self.setup, number, order)
         answers = {}
         for task in tasks:
             for node in (task.a, task.b):
@@ -386,7 +368,7 @@ class Coordinator:
         for at, pairs in enumerate(schedule, 1):
             open_pairs = tuple(pair for pair in pairs if not _stays_dead(pair, dead_at_first, rows))
             if open_pairs:
-                rows += self._measure(open_pairs, f"again {at}/{len(schedule)}", again=True)
+                rows += self._measure_round(open_pairs, f"again {at}/{len(schedule)}", again=True)
         return rows
 
     def _as_lost(self, rows: Sequence[LinkRow]) -> list[LinkRow]:
@@ -406,7 +388,7 @@ class Coordinator:
     # -- reporting -------------------------------------------------------------------------------------
 
     def _announce(self, schedule: Sequence[Round], left_out: int) -> None:
-        seconds = len(schedule) * (self.leader.plan.seconds + BETWEEN_ROUNDS)
+        seconds = len(schedule) * (self.plan.seconds + BETWEEN_ROUNDS)
         counts = f"{len(self.nodes)} nodes, {sum(map(len, schedule))} pairs in {len(schedule)} rounds"
         path = "NCCL between GPUs"
         if not self.setup.gpu:
