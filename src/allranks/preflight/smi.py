@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Dict, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from allranks.protocol.jsontext import Json
@@ -282,18 +283,13 @@ def reset(node: str, gpus: Sequence[HasPlace]) -> str:
     return remote(node, "sudo nvidia-smi -r", *(["-i", ",".join(indices)] if indices else ()))
 
 
-def listing(vendor: Optional[str]) -> str:
-    """Write the command that lists a node's GPUs."""
-    if vendor == "amd":
-        return "amd-smi list"
-    return "nvidia-smi -L"
+def by_vendor(vendor: Optional[str], nvidia: str, amd: str) -> str:
+    """Choose a command by the maker of a node's GPUs."""
+    return amd if vendor == "amd" else nvidia
 
 
-def overview(vendor: Optional[str]) -> str:
-    """Write the command that shows who uses a node's GPUs."""
-    if vendor == "amd":
-        return "amd-smi process"
-    return "nvidia-smi"
+listing = partial(by_vendor, nvidia="nvidia-smi -L", amd="amd-smi list")
+overview = partial(by_vendor, nvidia="nvidia-smi", amd="amd-smi process")  # who uses the GPUs
 
 
 def driver_log(node: str, pattern: str) -> str:

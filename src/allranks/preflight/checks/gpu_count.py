@@ -172,5 +172,5 @@ def _log(node: str) -> str:
 
 def _compare(counts: Mapping[str, Count], node: str) -> str:
     vendor = counts.get(node, Count()).vendor
-    of_vendor = "1002" if vendor == "amd" else "10de"
-    return f"compare {remote(node, smi.listing(vendor))} with ssh {node} 'lspci -d {of_vendor}:'"
+    bus = smi.by_vendor(vendor, "lspci -d 10de:", "lspci -d 1002:")
+    return f"compare {remote(node, smi.listing(vendor))} with ssh {node} '{bus}'"

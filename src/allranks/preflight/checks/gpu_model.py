@@ -86,7 +86,7 @@ def _drivers(nodes: Mapping[str, Models]) -> Findings:
         advice = "install the same driver on every node"
         if one.norm and one.what == "driver":
             advice += f" ({one.norm})"
-        show = "amd-smi static -d" if nodes[one.nodes[0]].vendor == "amd" else "nvidia-smi"
+        show = smi.by_vendor(nodes[one.nodes[0]].vendor, "nvidia-smi", "amd-smi static -d")
         yield warn("driver-version-mismatch", one.nodes, one.message, advise(advice, one.nodes[0], show))
 
 

@@ -79,9 +79,8 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     for node, slow in collected(facts_by_node, ID, List[smi.GpuState]).items():
         for why, gpus in group(slow, lambda gpu: gpu.state).items():
             message = f"{smi.gpus_of(node, gpus)} slowed down: {why}"
-            command = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"
-            if facts_by_node[node].gpus.vendor == "amd":
-                command = "amd-smi metric -t -p"
+            vendor = facts_by_node[node].gpus.vendor
+            command = smi.by_vendor(vendor, "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER", "amd-smi metric -t -p")
             remedy = f"leave {node} out, or check its cooling and power supply: {remote(node, command)}"
             evidence = [f"{gpu.pci}: {gpu.detail}" for gpu in gpus[:4] if gpu.detail]
             yield warn(ID, node, message, remedy, evidence, gpus[0].gpu)
