@@ -35,13 +35,14 @@ SECRET = b"0123456789abcdef0123"
 HEADER = AgentHeader("agent", "run-1", "node_01", "run-1/node_01", lease=30.0, grace=0.5)
 NODE = """
 import subprocess, sys
-from allranks.agent.dial import Dialler, DialTerms, Relay, Rules, Tries
+from allranks.agent.dial import Dialler, Relay, Rules, Tries
 from allranks.protocol.controls import HelloControl
 place = ("127.0.0.1", int(sys.argv[1]))
-terms = DialTerms(float(sys.argv[2]), float(sys.argv[3]))
+patience, lease = map(float, sys.argv[2:4])
 relay = lambda header: subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 tries = Tries([place], b"0123456789abcdef0123")
-dialler = Dialler(tries, HelloControl(1), Relay(relay, ends_agent=False), Rules(), terms, print)
+relay = Relay(relay, ends_agent=False)
+dialler = Dialler(tries, HelloControl(1), relay, Rules(), print, patience=patience, lease=lease)
 outcome = dialler.run()
 print(outcome.message)
 sys.exit(outcome.exit)

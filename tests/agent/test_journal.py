@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from allranks.agent.journal import AgentBegun, AgentDeath, Journal, read_journal
+from allranks.agent.journal import AgentDeath, Journal, read_journal
 from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.messages import StartedMessage
+from allranks.protocol.processes import AgentBegun
 
 pytestmark = pytest.mark.processes
 

@@ -21,7 +21,7 @@ from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, hostile_json, mutated
 from tests.hosts.waiting import BOUND
 
-from allranks.agent.dial import Dialler, DialOutcome, DialTerms, Relay, Rules, Tries
+from allranks.agent.dial import Dialler, DialOutcome, Relay, Rules, Tries
 from allranks.agent.tls import Encryption
 from allranks.engines.calls import serve_channels
 from allranks.engines.dialled import Listener, Refuse, Seat, own_encryption
@@ -123,7 +123,7 @@ def test_whatever_a_coordinator_answers_the_dialler_says_how_it_ended(campaign: 
     places = [("127.0.0.1", server.getsockname()[1])]
     for number, _ in enumerate(campaign.cases(400)):
         tries = Tries(places, SECRET)
-        dialler = OneCall(tries, HelloControl(1), Relay(child), Rules(), DialTerms(60.0, 60.0), said.append)
+        dialler = OneCall(tries, HelloControl(1), Relay(child), Rules(), said.append, patience=60.0, lease=60.0)
         outcome = dialler.call(HEADER if number % 2 else None)
         assert outcome is None or (isinstance(outcome, DialOutcome) and 0 <= outcome.exit <= 255)
         assert not (number % 2 and outcome is not None and outcome.exit == 2 and not dialler.was_ended())

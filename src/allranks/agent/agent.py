@@ -23,12 +23,13 @@ from allranks.protocol.header import AgentHeader
 from allranks.protocol.jsontext import Json
 from allranks.protocol.messages import DrainedMessage, FaultMessage, HelloMessage, Message, RefusedMessage
 from allranks.protocol.node_names import NodeFiles
+from allranks.protocol.processes import AgentBegun
 
 from .attempt import END_SECONDS, RankAttempt
 from .controller_session import ControllerSession, Taken, on
 from .door import Door
 from .forked_tasks import Tasks
-from .journal import AgentBegun, AgentDeath, DroppedBytes, Journal
+from .journal import AgentDeath, DroppedBytes, Journal
 from .link import describe_error, hello, log, log_traceback, still_followed
 from .node_directory import kept_outputs, remove
 from .node_samples import NodeSamples

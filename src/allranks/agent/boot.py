@@ -142,7 +142,7 @@ def _dial(header: DialHeader, files: Files) -> None:
     # late: with the handshake 4 ms, which other modes do not need
     from allranks.protocol.controls import HelloControl
 
-    from .dial import CallRules, Dialler, DialTerms, Relay, Rules, Tries
+    from .dial import CallRules, Dialler, Relay, Rules, Tries
 
     rank = int(os.environ[header.rank_from]) if header.rank_from else header.rank
     hostname = socket.gethostname()
@@ -163,14 +163,17 @@ def _dial(header: DialHeader, files: Files) -> None:
     places = list(dict.fromkeys(place for place in places if not place[0].startswith("$")))
     spawn = partial(_start_relay, archive, files)
     tries = Tries(places, bytes.fromhex(header.secret))
-    terms = DialTerms(
-        header.patience, header.lease, one_signal=header.engine, leaves_at_once=bool(header.call) or header.apart
-    )
+    relay = Relay(spawn, ends_agent=not header.apart)
+
+    def dialler(rules: Rules) -> Dialler:
+        own = Dialler(tries, hello, relay, rules, say, patience=header.patience, lease=header.lease)
+        own.one_signal = header.engine
+        return own
+
     if header.apart:
-        _say(_dial_apart(lambda rules: Dialler(tries, hello, Relay(spawn, ends_agent=False), rules, terms, say)))
+        _say(_dial_apart(dialler))
         return
-    rules = CallRules(header.node_dir) if header.call else Rules()
-    outcome = Dialler(tries, hello, Relay(spawn), rules, terms, say).run()
+    outcome = dialler(CallRules(header.node_dir) if header.call else Rules()).run()
     if outcome.exit and not header.call:  # of a call, the command on node 0 says how it ended
         say(outcome.message)
     sys.exit(outcome.exit)

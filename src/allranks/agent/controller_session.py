@@ -91,13 +91,7 @@ class ControllerSession:
             return
         self.link = None
         self._selector.unregister(link.sock)
-        if last_word is not None:
-            try:
-                link.send(last_word)
-                link.flush()
-            except OSError:
-                pass
-        link.close()
+        link.close(last_word)
 
     def _on_link(self) -> None:
         link = self.link

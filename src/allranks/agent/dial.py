@@ -101,6 +101,8 @@ Spawn = Callable[[RelayHeader], "subprocess.Popen[bytes]"]
 class Rules:
     """What a node does with an order before it goes to the agent. This one lets everything pass but calls."""
 
+    leaves_at_once = False  # a signal ends what runs here without a word to the coordinator
+
     def header(self, header: RelayHeader) -> RelayHeader:
         """Return the header that a relay of this node gets; raise DialRefused."""
         return header
@@ -123,6 +125,8 @@ class Rules:
 class LeavingRules(Rules):
     """Of a process that ssh has started: the session ends once the coordinator has taken the node, or hears why not."""
 
+    leaves_at_once = True
+
     def __init__(self, session: int) -> None:
         """`session`: the pipe to it."""
         self._session = session
@@ -144,6 +148,8 @@ class CallRules(Rules):
 
     The run's own agent and processes of other agents stay out of its reach, and the node directory is the node's.
     """
+
+    leaves_at_once = True
 
     def __init__(self, node_dir: Optional[str]) -> None:
         self._node_dir = node_dir
@@ -449,17 +455,11 @@ def _await_end(child: "subprocess.Popen[bytes]", release: bool) -> None:
             deadline = min(deadline, time.monotonic() + 2.0)
 
 
-class DialTerms(NamedTuple):
-    """How long a node dials, and what a signal means here. `patience` and `lease` in seconds."""
-
-    patience: float
-    lease: float
-    one_signal: bool = False  # an engine repeats it, and ends us by SIGKILL when its time is up
-    leaves_at_once: bool = False  # a signal ends what runs here without a word to the coordinator
-
-
 class Dialler:
-    """Dials, and serves the connection until the run is over. `say` shows a line to the person at this node."""
+    """Dials, and serves the connection until the run is over. `say` shows a line to the person at this node.
+
+    Without a word from the coordinator it goes on for `patience`, and once an agent runs here for `lease` (seconds).
+    """
 
     def __init__(
         self,
@@ -467,15 +467,19 @@ class Dialler:
         hello: HelloControl,
         relay: Relay,
         rules: Rules,
-        terms: DialTerms,
         say: Callable[[str], None],
+        *,
+        patience: float,
+        lease: float,
     ) -> None:
         self._tries = tries
         self._hello = hello
         self._relay = relay
         self._rules = rules
-        self._terms = terms
         self._say = say
+        self._patience = patience
+        self._lease = lease
+        self.one_signal = False  # an engine repeats it, and ends us by SIGKILL when its time is up
         self._signals = tries.signals
         self._connection: Optional[Connection] = None
         self._heard = 0.0  # when the coordinator of this run last said something
@@ -493,7 +497,7 @@ class Dialler:
     @property
     def _limit(self) -> float:
         """How long nothing may be heard, in seconds."""
-        return self._terms.lease if self._begun else self._terms.patience
+        return self._lease if self._begun else self._patience
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -662,7 +666,7 @@ class Dialler:
     def _pass_signal(self, connection: Connection) -> None:
         """Ask the coordinator to end the run in order; a second signal does not wait for that."""
         ends = self._signals.ends
-        if self._terms.leaves_at_once or (len(ends) > 1 and not self._terms.one_signal):
+        if self._rules.leaves_at_once or (len(ends) > 1 and not self.one_signal):
             self._over = self._leave(ends[0])
         elif not self._passed_on:
             self._passed_on = True

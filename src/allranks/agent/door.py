@@ -10,7 +10,7 @@ import selectors
 import socket
 import time
 from functools import partial
-from typing import Callable, Dict, List
+from typing import Callable, Dict, List, Optional
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.frames import PROTOCOL, Frame, FrameError, OutputFrame
@@ -65,7 +65,7 @@ class Door:
         except (FrameError, DecodeError) as error:
             trouble = "an order that this agent (protocol %d) cannot read: %s" % (PROTOCOL, error)
         if trouble:
-            self._leave(link, trouble)
+            self._leave(link, FaultMessage("protocol", trouble))
         else:
             self._forget(link)
             self._greeted(link, frames)
@@ -76,15 +76,9 @@ class Door:
             if now - since > SECONDS:
                 self._leave(link)
 
-    def _leave(self, link: Link, why: str = "") -> None:
+    def _leave(self, link: Link, last_word: Optional[FaultMessage] = None) -> None:
         self._forget(link)
-        if why:
-            try:
-                link.send(FaultMessage("protocol", why))
-                link.flush()
-            except OSError:
-                pass
-        link.close()
+        link.close(last_word)
 
     def _forget(self, link: Link) -> None:
         del self._callers[link]

@@ -18,7 +18,7 @@ from allranks.protocol.messages import (
     RankSummary,
     StartedMessage,
 )
-from allranks.protocol.processes import RemainingProcess
+from allranks.protocol.processes import AgentBegun, RemainingProcess
 from allranks.protocol.records import NamedTuple
 
 from .files import open_left, read_ends
@@ -27,15 +27,6 @@ NAME = "journal.jsonl"
 LIMIT = 64 << 20  # bytes of its end, where the newest stands
 FIRST = 64 << 10  # bytes of its beginning, which says who began it
 LINE_LIMIT = 1 << 20
-
-
-class AgentBegun(NamedTuple):
-    """An agent has started; `keepers` are agent and supervisor (pid and start), `machine` where pids mean something."""
-
-    pid: int
-    keepers: Tuple[Tuple[int, int], ...]
-    machine: Tuple[str, str, str]
-    t: float
 
 
 class DroppedBytes(NamedTuple):

@@ -132,8 +132,14 @@ class Link:
             frames += self._decoder.feed(data)
         return frames
 
-    def close(self) -> None:
-        """Close the socket."""
+    def close(self, last_word: Optional[Message] = None) -> None:
+        """Close the socket, after a last word where the other side still takes it."""
+        if last_word is not None:
+            try:
+                self.send(last_word)
+                self.flush()
+            except OSError:
+                pass
         self.sock.close()
 
 

@@ -265,7 +265,7 @@ def logind(root: str = "/") -> Optional[LoginFacts]:
             key = key.strip()
             if sign and key in values and (value.strip() or not is_default):
                 values[key] = value.strip()
-    user = _user()
+    user = user_name(os.getuid())
     kills = values["KillUserProcesses"].lower() in ("yes", "true", "1", "on")
     only = values["KillOnlyUsers"].split()
     kills = kills and user not in values["KillExcludeUsers"].split() and (not only or user in only)
@@ -285,10 +285,6 @@ def _logind_files(root: str) -> List[str]:
     return main + [by_name[name] for name in sorted(by_name)]
 
 
-def _user() -> str:
-    return user_name(os.getuid())
-
-
 def _identity() -> Identity:
     return Identity(
         boot_id=read_text("/proc/sys/kernel/random/boot_id") or None,
@@ -296,7 +292,7 @@ def _identity() -> Identity:
         netns=os.stat("/proc/self/ns/net").st_ino,
         pidns=os.stat("/proc/self/ns/pid").st_ino,
         uid=os.getuid(),
-        user=_user(),
+        user=user_name(os.getuid()),
         hardware=read_text("/sys/class/dmi/id/product_uuid") or None,
     )
 

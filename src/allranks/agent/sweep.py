@@ -125,8 +125,9 @@ def _agents(paths: Iterable[str]) -> Tuple[Set[str], List[Tuple[str, Process]]]:
                 live.add(tag)
             continue
         keepers = alive(Process(pid, 0, "", start) for pid, start in begun.keepers)
-        host, boot, space = machine()
-        is_elsewhere = begun.machine[0] != host or (begun.machine[1] == boot and begun.machine[2] != space)
+        here = machine()
+        host, boot, space = begun.machine or here
+        is_elsewhere = host != here[0] or (boot == here[1] and space != here[2])
         supervises = any(process.pid != begun.pid and not process.is_stopped for process in keepers)
         is_there = any(process.pid == begun.pid for process in keepers)
         if is_elsewhere or supervises or (is_there and answers(NodeFiles(path).orders)):

@@ -24,7 +24,6 @@ from allranks.agent.dial import (
     Dialler,
     DialOutcome,
     DialRefused,
-    DialTerms,
     Relay,
     RelayHeader,
     Rules,
@@ -356,8 +355,9 @@ def follow(
     if spec.launch.allow_exec:
         say("--allow-exec: who started node 0 may run any command here, and fetch any file that you may read")
     rules = OwnRules(arguments, calls)
-    terms = DialTerms(spec.limits.init_timeout, spec.limits.lease)
-    dialler = Dialler(Tries(places, secret), hello, Relay(spawn), rules, terms, say)
+    limits = spec.limits
+    tries = Tries(places, secret)
+    dialler = Dialler(tries, hello, Relay(spawn), rules, say, patience=limits.init_timeout, lease=limits.lease)
     try:
         return dialler.run()
     finally:

@@ -7,14 +7,14 @@ check that looks at it has nothing to say.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Dict, Generic, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
+from typing import Callable, Dict, Generic, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from allranks.protocol import facts as parts
 from allranks.protocol.codec import decode_each, decode_parts, omit_empty
 from allranks.protocol.jsontext import Json
-from allranks.protocol.messages import AddressProbe, PeerResult, PortFailure
+from allranks.protocol.messages import PeerResult, PortFailure
 from allranks.protocol.plan_facts import NodeFacts, has_failed, read_probes
 from allranks.protocol.records import NamedTuple
 
@@ -29,10 +29,10 @@ class Clock(NamedTuple):
 
 
 class FactsPart(Generic[Kind]):
-    """A part of a JSON object, as a record of which every field has a default."""
+    """A part of a JSON object; None stands in the place of one that could not be collected."""
 
-    def __init__(self, kind: Type[Kind], with_errors: bool = False) -> None:
-        self.kind = kind
+    def __init__(self, read: Callable[[Json], Kind], with_errors: bool = False) -> None:
+        self.read = read
         self.with_errors = with_errors
         self.name = ""
 
@@ -41,26 +41,38 @@ class FactsPart(Generic[Kind]):
 
     def __get__(self, document: Dict[str, Json], owner: Type[Dict[str, Json]]) -> Kind:
         value = document.get(self.name)
-        part = decode_parts(self.kind, None if has_failed(value) and not self.with_errors else value)
+        part = self.read(None if has_failed(value) and not self.with_errors else value)
         document.__dict__[self.name] = part  # looked up before this: it is decoded once
         return part
+
+
+def _record(kind: Type[Kind]) -> Callable[[Json], Kind]:
+    """Read a record of which every field has a default."""
+    return partial(decode_parts, kind)
+
+
+def _each(kind: Type[Kind]) -> Callable[[Json], List[Kind]]:
+    return partial(decode_each, kind)
 
 
 class Facts(Dict[str, Json]):
     """What a node knows of itself (`allranks.agent.node_check`), and what the checks collected there, by their IDs."""
 
-    workdir = FactsPart(parts.DirectoryFacts)
-    script = FactsPart(parts.TargetFacts)
-    interpreter = FactsPart(parts.Interpreter, with_errors=True)
-    gpus = FactsPart(parts.Gpus)
-    identity = FactsPart(parts.Identity)
-    nccl = FactsPart(parts.NcclFacts)
-    disk = FactsPart(parts.DiskFacts)
-    shm = FactsPart(parts.SharedMemory)
-    mem = FactsPart(parts.Memory)
-    clock = FactsPart(Clock)
-    logind = FactsPart(parts.LoginFacts)
-    own_name = FactsPart(parts.OwnName, with_errors=True)
+    workdir = FactsPart(_record(parts.DirectoryFacts))
+    script = FactsPart(_record(parts.TargetFacts))
+    interpreter = FactsPart(_record(parts.Interpreter), with_errors=True)
+    gpus = FactsPart(_record(parts.Gpus))
+    identity = FactsPart(_record(parts.Identity))
+    nccl = FactsPart(_record(parts.NcclFacts))
+    disk = FactsPart(_record(parts.DiskFacts))
+    shm = FactsPart(_record(parts.SharedMemory))
+    mem = FactsPart(_record(parts.Memory))
+    clock = FactsPart(_record(Clock))
+    logind = FactsPart(_record(parts.LoginFacts))
+    own_name = FactsPart(_record(parts.OwnName), with_errors=True)
+    interfaces = FactsPart(_each(parts.InterfaceFacts))  # those that have addresses
+    data = FactsPart(_each(parts.PathFacts))  # every --data-path
+    probes = FactsPart(read_probes)  # what became of the master's addresses when this node tried them
 
     @property
     def hostname(self) -> str:
@@ -79,11 +91,6 @@ class Facts(Dict[str, Json]):
         return value if isinstance(value, int) else 0
 
     @cached_property
-    def interfaces(self) -> List[parts.InterfaceFacts]:
-        """The interfaces that have addresses."""
-        return decode_each(parts.InterfaceFacts, self.get("interfaces"))
-
-    @cached_property
     def addresses(self) -> List[Tuple[parts.InterfaceFacts, parts.Address]]:
         """Every address with its interface."""
         return [(interface, address) for interface in self.interfaces for address in interface.addresses]
@@ -95,22 +102,12 @@ class Facts(Dict[str, Json]):
         return decode_each(str, prelude.get("remarks")) if isinstance(prelude, dict) else []
 
     @cached_property
-    def data(self) -> List[parts.PathFacts]:
-        """Every --data-path."""
-        return decode_each(parts.PathFacts, self.get("data"))
-
-    @cached_property
     def pairs(self) -> Dict[str, PeerResult]:
         """What it found when it tried its peers, by peer."""
         pairs = self.get("pairs")
         if not isinstance(pairs, dict):
             return {}
         return {peer: decode_parts(PeerResult, one) for peer, one in pairs.items()}
-
-    @cached_property
-    def probes(self) -> Tuple[AddressProbe, ...]:
-        """What became of the master's addresses when this node tried them."""
-        return read_probes(self.get("probes"))
 
     @cached_property
     def for_plan(self) -> NodeFacts:

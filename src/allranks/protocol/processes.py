@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Optional
+from typing import Mapping, Optional, Tuple
 
 from .codec import omit_none
 from .records import NamedTuple
@@ -58,6 +58,16 @@ class SweptProcess(NamedTuple):
     node: Optional[str] = None
     live: Optional[bool] = None
     why: Optional[str] = None
+
+
+class AgentBegun(NamedTuple):
+    """An agent has started, as its journal begins. `keepers` are agent and supervisor (pid and start), `machine` is
+    where pids mean something: host name, boot ID, PID namespace."""
+
+    pid: int = 0
+    keepers: Tuple[Tuple[int, int], ...] = ()
+    machine: Optional[Tuple[str, str, str]] = None
+    t: float = 0.0
 
 
 class ImportRecord(NamedTuple):

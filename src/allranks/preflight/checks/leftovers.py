@@ -12,6 +12,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.protocol.codec import DecodeError, decode, read_json
 from allranks.protocol.node_names import DIALS
+from allranks.protocol.processes import AgentBegun
 from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, list_first, plural
 
@@ -41,14 +42,6 @@ class Orphans(NamedTuple):
 
     runs: Mapping[str, List[Process]] = {}
     orphans: Sequence[Process] = ()
-
-
-class JournalStart(NamedTuple):
-    """The first entry of an agent's journal: (host name, boot ID, PID namespace), (process, start) of agent and
-    supervisor."""
-
-    machine: Optional[Tuple[str, str, str]] = None
-    keepers: Sequence[Tuple[int, int]] = ()
 
 
 def collect(host: Host) -> Orphans:
@@ -108,20 +101,20 @@ def _program(host: Host, pid: int) -> str:
 # -- which runs live -------------------------------------------------------------------------------
 
 
-def _journal(host: Host, tops: Sequence[str], tag: str) -> Optional[JournalStart]:
+def _journal(host: Host, tops: Sequence[str], tag: str) -> Optional[AgentBegun]:
     """Read the first entry of the journal of an agent; a node has one of each run that was ever on it."""
     if not re.fullmatch(TAG_VALUE, tag):
         return None
     for top in tops:
         line = text_in(host, f"{top}/{tag}/journal.jsonl").partition("\n")[0]
         try:
-            return decode(JournalStart, read_json(line.encode(), LONGEST_LINE))
+            return decode(AgentBegun, read_json(line.encode(), LONGEST_LINE))
         except DecodeError:
             continue
     return None
 
 
-def _lives(host: Host, journal: Optional[JournalStart], age: Optional[float]) -> bool:
+def _lives(host: Host, journal: Optional[AgentBegun], age: Optional[float]) -> bool:
     if journal is None:
         return age is not None and 0 <= age < YOUNG
     boot = text_in(host, "/proc/sys/kernel/random/boot_id")
