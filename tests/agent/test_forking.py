@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from allranks.agent import forking, import_records
-from allranks.agent.forked_tasks import FoundRecord, Tasks, Work
+from allranks.agent.forked_tasks import Tasks, Work
 from allranks.agent.forking import ASK_SECONDS, Forking
 from allranks.agent.outlet import Outlet
 from allranks.agent.this_node import ThisNode
@@ -30,10 +30,10 @@ class Agent(Tasks):
         self.looks: list[Callable[..., None]] = []
 
     def run(self, work: Work[Any], done: Callable[..., None]) -> bool:
-        if work.kind is ImportRecord:
-            self.asked.append(done)
-        elif work.kind is FoundRecord:
+        if work.name == "the look for imports":
             self.looks.append(done)
+        elif work.kind is ImportRecord:
+            self.asked.append(done)
         else:
             work.function()
         return True
@@ -70,14 +70,14 @@ def test_what_is_imported_is_kept_whenever_the_look_for_a_record_ends(look_ends:
     started: list[bool] = []
     of.prepare(PreloadOrder(0, RANK, "auto"), {})
     if look_ends == "before the ranks start":
-        agent.looks.pop()(FoundRecord(), "")
+        agent.looks.pop()(ImportRecord(), "")
     of.begin(start(), {}, lambda: started.append(True))
     assert started == ([True] if look_ends == "before the ranks start" else []), "ranks wait for the look"
     if look_ends == "after the patience":
         of.tick(time.monotonic() + 1000)
         assert started == [True]
     if agent.looks:
-        agent.looks.pop()(FoundRecord(), "")
+        agent.looks.pop()(ImportRecord(), "")
     assert started == [True]
     of.initialised(0)
     ask(of, agent, IMPORTED)

@@ -8,6 +8,7 @@ import pytest
 
 from allranks.agent.import_records import find_record, keep_record, path_of
 from allranks.agent.template import stamp_of
+from allranks.protocol.codec import DecodeError
 from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import ImportRecord
 
@@ -51,8 +52,11 @@ class Program:
 
     def find(self) -> tuple[ImportRecord | None, str]:
         self.runs += 1
-        found = find_record(self.order(), self.environment())
-        return found.imports, found.why
+        try:
+            found = find_record(self.order(), self.environment())
+        except DecodeError as error:
+            return None, str(error)
+        return found._replace(against="") if found.modules else None, found.against
 
 
 @pytest.fixture

@@ -286,7 +286,7 @@ def test_nccl_files_and_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_logind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "_user", lambda: "ann")
+    monkeypatch.setattr(facts, "user_name", lambda _: "ann")
     root = str(tmp_path)
     assert encode(facts.logind(root)) is None
     (tmp_path / "run/systemd/system").mkdir(parents=True)

@@ -291,15 +291,12 @@ def _attach(header: AgentHeader) -> None:
     if directory is None:
         _say(FaultMessage("no-run", "nothing of run %s is on this node" % header.uid))
         return
-    if not _relay(NodeFiles(directory).orders):
-        _keep(directory)
-
-
-def _keep(directory: str) -> None:
-    """No agent lives there: this process gives out the spool."""
-    outlet = Outlet(NodeFiles(directory).spool)
+    names = NodeFiles(directory)
+    if _relay(names.orders):
+        return
+    outlet = Outlet(names.spool)
     outlet.add_existing_spools()
-    outlet.add_file(Stream(NODE_LOG, 0, 0), NodeFiles(directory).log)
+    outlet.add_file(Stream(NODE_LOG, 0, 0), names.log)
     keeper = Keeper(directory, outlet, read_journal(directory), lease=float("inf"))
     ours, theirs = socket.socketpair()
     if os.fork() == 0:

@@ -90,10 +90,6 @@ class OtherSecret(Exception):
     """A coordinator answers and does not know this node's secret; the text says where."""
 
 
-class AgentNotStarted(Exception):
-    """The agent's process could not be started here; the text is the system's."""
-
-
 RelayHeader = Union[AgentHeader, FetchHeader]
 Spawn = Callable[[RelayHeader], "subprocess.Popen[bytes]"]
 
@@ -365,16 +361,13 @@ class Relay:
         return self._child is not None
 
     def open(self, number: int, header: RelayHeader) -> None:
-        """Start it for a new channel; raise AgentNotStarted."""
+        """Start it for a new channel; raise OSError."""
         self.number = number
-        has_agent = isinstance(header, AgentHeader)
+        self.agent_lives = False
         if isinstance(header, AgentHeader):
             self.header = header
-        try:
-            child = self._child = self._spawn(header)
-        except OSError as error:
-            raise AgentNotStarted(error.strerror or str(error)) from None
-        self.agent_lives = has_agent
+        child = self._child = self._spawn(header)
+        self.agent_lives = isinstance(header, AgentHeader)
         for pipe in _pipes_of(child):
             os.set_blocking(pipe, False)
 
@@ -578,9 +571,6 @@ class Dialler:
                     return self._over
                 except DialRefused as error:
                     return self._refuse(str(error))
-                except AgentNotStarted as error:
-                    self._hang_up()
-                    return DialOutcome(NODE_FAILED, "the agent could not be started here: %s" % error)
                 if time.monotonic() - connection.received > SILENT:
                     self._once("the coordinator is silent: dialling again")
                     return self._over
@@ -641,7 +631,11 @@ class Dialler:
                 self._once(one_sentence(control.say))
         elif isinstance(control, OpenControl):
             self._relay.end()
-            self._relay.open(control.number, self._rules.header(control.header))
+            try:
+                self._relay.open(control.number, self._rules.header(control.header))
+            except OSError as error:
+                text = "the agent could not be started here: %s" % (error.strerror or error)
+                self._over = DialOutcome(NODE_FAILED, text)
         elif isinstance(control, CallControl):
             try:
                 self._rules.call(control.token)

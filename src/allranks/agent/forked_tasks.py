@@ -23,7 +23,6 @@ from allranks.protocol.messages import (
     ReachedMessage,
     ReadyMessage,
 )
-from allranks.protocol.processes import ImportRecord
 from allranks.protocol.records import NamedTuple
 
 from .files import write_all
@@ -34,13 +33,6 @@ LIMIT = MAX_JSON - (64 << 10)  # bytes of a result: a message to the controller 
 MOST_TASKS = 64  # at a time: a run has a few, a coordinator that is not ours could ask for any number
 Result = TypeVar("Result")
 Answer = TypeVar("Answer", CallTimesMessage, CountersMessage, ProbedMessage, ReachedMessage, ReadyMessage)
-
-
-class FoundRecord(NamedTuple):
-    """What a former run has left here: its imports, or why they do not serve; neither where there was none."""
-
-    imports: Optional[ImportRecord] = None
-    why: str = ""
 
 
 class Work(NamedTuple, Generic[Result]):

@@ -19,7 +19,7 @@ from allranks.protocol.node_names import OWN_NAMES
 from allranks.protocol.orders import PreloadOrder, RankOrder, StartOrder
 from allranks.protocol.processes import ImportRecord
 
-from .forked_tasks import FoundRecord, Work
+from .forked_tasks import Work
 from .gpufacts import VISIBLE
 from .link import log
 from .processes import Process, lives
@@ -104,27 +104,27 @@ class Forking:
             self._start(rank, environment, imports)
             return
 
-        def find() -> FoundRecord:
+        def find() -> ImportRecord:
             from .import_records import find_record  # late: many runs ask for none
 
             return find_record(rank, environment)
 
         self._looking = True
         done = partial(self._found, rank, preload, environment)
-        self._node.tasks.run(Work("the look for imports", find, FoundRecord, TASK_SECONDS), done)
+        self._node.tasks.run(Work("the look for imports", find, ImportRecord, TASK_SECONDS), done)
 
     def _found(
-        self, rank: RankOrder, preload: str, environment: Dict[str, str], found: Optional[FoundRecord], error: str
+        self, rank: RankOrder, preload: str, environment: Dict[str, str], found: Optional[ImportRecord], error: str
     ) -> None:
         self._looking = False
         if found is None:
             self._off(error)
-        elif found.imports is not None and not found.why:
+        elif found.against:
+            self._known = True  # it is the program's, and stays
+            self._off(found.against)
+        elif found.modules:
             self._known = True
-            self._start(rank, environment, found.imports)
-        elif found.why:
-            self._known = found.imports is not None  # it is the program's, and stays
-            self._off(found.why)
+            self._start(rank, environment, found)
         elif preload == "torch":
             self._start(rank, environment, ImportRecord({"torch": ""}, seconds=TORCH_SECONDS))
         if self._template is None:

@@ -27,7 +27,6 @@ from allranks.protocol.processes import ImportRecord
 from allranks.protocol.records import NamedTuple
 
 from .files import names_in, read_file, remove_file, write_all
-from .forked_tasks import FoundRecord
 from .template import stamp_of
 
 SCHEMA = 1
@@ -44,7 +43,7 @@ METADATA = (".dist-info", ".egg-info", ".egg-link", ".pth")
 
 
 class StoredImports(NamedTuple):
-    """A record as its file has it. `against`: why no rank can be forked from a process that has imported this."""
+    """A record as its file has it."""
 
     schema: int
     salt: str
@@ -53,7 +52,6 @@ class StoredImports(NamedTuple):
     packages: Mapping[str, str]
     own: Mapping[str, str]
     imports: ImportRecord
-    against: str = ""
 
 
 class RunPaths:
@@ -96,17 +94,18 @@ def path_of(rank: RankOrder, environment: Mapping[str, str]) -> Optional[str]:
 # -- reading ---------------------------------------------------------------------------------------------
 
 
-def find_record(rank: RankOrder, environment: Mapping[str, str]) -> FoundRecord:
-    """Find what a former run of this command has imported, and whether it serves."""
+def find_record(rank: RankOrder, environment: Mapping[str, str]) -> ImportRecord:
+    """Find what a former run of this command has imported: nothing where there was none; raise DecodeError where what
+    it has left does not serve."""
     path = path_of(rank, environment)
     if path is None:
-        return FoundRecord()
+        return ImportRecord()
     try:
         stored = read_record(path)
     except FileNotFoundError:
-        return FoundRecord()
+        return ImportRecord()
     except (OSError, DecodeError) as error:
-        return FoundRecord(why="the record of a former run cannot be read: %s" % error)
+        raise DecodeError("the record of a former run cannot be read: %s" % error) from None
     return compare(stored, rank, environment)
 
 
@@ -121,17 +120,17 @@ def read_record(path: str) -> StoredImports:
     return stored
 
 
-def compare(stored: StoredImports, rank: RankOrder, environment: Mapping[str, str]) -> FoundRecord:
-    """Give the imports with the stamps of the user's files now, or say what is another than in the run on record."""
+def compare(stored: StoredImports, rank: RankOrder, environment: Mapping[str, str]) -> ImportRecord:
+    """Give the imports with the stamps of the user's files now; raise DecodeError that says what is another now."""
     if interpreter_of(rank) != stored.interpreter:
-        return FoundRecord(why="the interpreter is another than in the run that is on record")
+        raise DecodeError("the interpreter is another than in the run that is on record")
     now = environment_digests(environment, stored.salt)
     for name in sorted({*now, *stored.environment}):
         if now.get(name) != stored.environment.get(name):
-            return FoundRecord(why="the variable %s is another than in the run that is on record" % name)
+            raise DecodeError("the variable %s is another than in the run that is on record" % name)
     for directory, listing in stored.packages.items():
         if packages_in(directory) != listing:
-            return FoundRecord(why="the packages in %s are others than in the run that is on record" % directory)
+            raise DecodeError("the packages in %s are others than in the run that is on record" % directory)
     places = RunPaths(environment)
     stamps = {}
     for name, expected in stored.own.items():
@@ -142,8 +141,8 @@ def compare(stored: StoredImports, rank: RankOrder, environment: Mapping[str, st
         except OSError:
             digest = ""
         if digest != expected:
-            return FoundRecord(why="%s has changed since the run that is on record" % file)
-    return FoundRecord(stored.imports._replace(own=stamps), stored.against)
+            raise DecodeError("%s has changed since the run that is on record" % file)
+    return stored.imports._replace(own=stamps)
 
 
 # -- writing ---------------------------------------------------------------------------------------------
@@ -168,8 +167,7 @@ def keep_record(rank: RankOrder, environment: Mapping[str, str], imports: Import
         interpreter=interpreter_of(rank),
         packages={directory: packages_in(directory) for directory in directories},
         own=digests,
-        imports=imports._replace(own={}),
-        against=against,
+        imports=imports._replace(own={}, against=against),
     )
     _write(path, write_json(encode(stored)))
     return path

@@ -75,9 +75,11 @@ class ImportRecord(NamedTuple):
 
     `changed`: the variables that the programs, or their imports, have set, as digests of the values; None for one that
     was removed. `own` are the user's files, with a stamp each: where one has changed, nothing here holds. `seconds` is
-    how long it took from the start of the ranks until all had a process group."""
+    how long it took from the start of the ranks until all had a process group. `against` says why no rank can be forked
+    from a process that has imported this."""
 
     modules: Mapping[str, str] = {}
     changed: Mapping[str, Optional[str]] = {}
     own: Mapping[str, str] = {}
     seconds: float = 0.0
+    against: str = ""
