@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from tests import forked
@@ -50,6 +49,11 @@ def make(runs, name="job", age=10_000.0, over=True, controller=DEAD):
     return run
 
 
+def live(runs, name="job", age=10_000.0):
+    """A run whose controller is this process."""
+    return make(runs, name, age, over=False, controller=encode(controller_identity()))
+
+
 def age_of(run, seconds):
     for path in [*run.path.iterdir(), run.path]:
         os.utime(path, (time.time() - seconds,) * 2)
@@ -82,8 +86,7 @@ def call(capsys, verb, *words):
 
 
 def test_status_has_the_designs_form(runs):
-    report = describe(make(runs, over=False, controller=encode(controller_identity())), time.time())
-    document = make_document(report)
+    document = make_document(describe(live(runs), time.time()))
     fields = "schema run state t attempt master world_size nodes goodput directory verdict"
     assert list(document) == fields.split()
     assert (document["state"], [n["name"] for n in document["nodes"]]) == ("running", ["h1", "h2"])
@@ -94,7 +97,7 @@ def test_status_has_the_designs_form(runs):
 
 
 def test_status_of_a_run_in_progress_says_steps_and_pids(runs):
-    text = lines(describe(make(runs, over=False, controller=encode(controller_identity())), time.time()))
+    text = lines(describe(live(runs), time.time()))
     (line,) = [line for line in text if line.startswith("h1")]
     assert line.split() == ["h1", "running", "1", "initialised", "7", "2.00", "5", "s", "ago"]
     assert [line.strip() for line in text if "pid" in line] == ["rank:pid 0:100", "rank:pid 1:101"]
@@ -110,7 +113,7 @@ def test_status_of_a_run_that_is_over_has_no_clock(runs):
 
 
 def test_status_says_the_goodput_where_it_is_known(runs):
-    run = make(runs, over=False, controller=encode(controller_identity()))
+    run = live(runs)
     assert "goodput" not in lines(describe(run, time.time()))[0]
     status = run.read_document("status.json")
     run.write_document("status.json", {**status, "goodput": 0.8712})
@@ -242,7 +245,7 @@ def test_the_last_lines_of_a_log_are_found_from_its_end(runs, monkeypatch, text,
 
 @pytest.mark.processes
 def test_tail_goes_on_with_f(runs, tmp_path):
-    run = make(runs, over=False, controller=encode(controller_identity()))
+    run = live(runs)
     write_logs(run, (0, b"".join(b"line %d\n" % number for number in range(9))))
     read_end, write_end = os.pipe()
     follower = forked.popen(["logs", "-f", "--no-fold", "--tail", "2"], cwd=tmp_path, stdout=write_end)
@@ -288,7 +291,7 @@ def test_metrics_are_the_last_lines_of_each_rank(runs, capsys):
 
 
 def test_clean_spares_what_may_live_and_what_is_not_ours(runs, capsys):
-    live = make(runs, "live", age=5000, over=False, controller=encode(controller_identity()))
+    going_on = live(runs, "live", age=5000)
     shared = make(runs, "shared", age=4000, over=False)  # its controller is on another host: status.json is fresh
     age_of(shared, 10_000)
     shared.write_document("status.json", {"state": "running"})
@@ -301,7 +304,7 @@ def test_clean_spares_what_may_live_and_what_is_not_ours(runs, capsys):
     code, out, _ = call(capsys, "clean", "--keep", "0", "--yes", "--json")
     assert code == 0
     assert sorted(json.loads(out)["removed"]) == sorted([dead.name, over.name])
-    assert sorted(p.name for p in runs.iterdir()) == sorted([live.name, shared.name, "tensorboard"])
+    assert sorted(p.name for p in runs.iterdir()) == sorted([going_on.name, shared.name, "tensorboard"])
 
 
 def test_clean_without_yes_removes_nothing_under_json(runs, capsys):
@@ -475,24 +478,26 @@ def test_a_limit_of_zero_is_a_limit(runs):
         assert saved_limit(run.read_run(), "stop_grace") == expected
 
 
-@pytest.mark.parametrize("engine", ["kubernetes", "skypilot"])
-@pytest.mark.parametrize("verb", ["status", "logs", "diagnose", "report"])
-def test_a_damaged_record_of_the_engine_hides_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str, verb: str
-) -> None:
-    run = RunDirectory.create(tmp_path / "runs", "train", 1_795_000_000.0)
-    record = {"run": run.name, "started": 1.0, "engine": {"engine": engine, "name": ["no text"]}}
-    run.write_document("run.json", record)
+def of_engine(runs, said, **place):
+    """A run of an engine, and its only log."""
+    run = RunDirectory.create(runs, "train", 1_795_000_000.0)
+    run.write_document("run.json", {"run": run.name, "started": 1.0, "engine": place})
     log = run.path / "logs" / "node_00_h1" / "rank_000.log"
     log.parent.mkdir(parents=True)
-    log.write_text("RuntimeError: CUDA error: out of memory\n")
-    words = [str(run.path)] if verb == "diagnose" else [run.name, "--runs-dir", str(tmp_path / "runs")]
-    assert main.run_verb(verb, words) in (0, 1)
-    shown = capsys.readouterr()
-    assert "damaged" not in shown.err and "expected a text" not in shown.err
+    log.write_text(said)
+    return run, log
+
+
+@pytest.mark.parametrize("engine", ["kubernetes", "skypilot"])
+@pytest.mark.parametrize("verb", ["status", "logs", "diagnose", "report"])
+def test_a_damaged_record_of_the_engine_hides_nothing_else(runs, capsys, engine, verb):
+    run, _ = of_engine(runs, "RuntimeError: CUDA error: out of memory\n", engine=engine, name=["no text"])
+    code, out, err = call(capsys, verb, str(run.path) if verb == "diagnose" else run.name)
+    assert code in (0, 1)
+    assert "damaged" not in err and "expected a text" not in err
     if verb == "status":
-        assert "its state there is unknown: " in shown.out and "engine: $.name: expected a text" in shown.out
-    assert verb != "logs" or "out of memory" in shown.out
+        assert "its state there is unknown: " in out and "engine: $.name: expected a text" in out
+    assert verb != "logs" or "out of memory" in out
 
 
 @pytest.mark.parametrize("engine", ["kubernetes", "skypilot"])
@@ -505,33 +510,22 @@ def test_a_damaged_record_of_the_engine_hides_nothing_else(
     ids=["damaged", "no program"],
 )
 def test_attach_that_cannot_follow_leaves_the_run_as_it_is(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    engine: str,
-    place: dict[str, object],
-    on_path: bool,
-    code: int,
-    says: str,
-) -> None:
+    runs, tmp_path, capsys, monkeypatch, engine, place, on_path, code, says
+):
     """The logs of a run on cloud machines were removed first, without `sky` it was an internal error, and without
     kubectl the run was followed for ever."""
-    run = RunDirectory.create(tmp_path / "runs", "train", 1_795_000_000.0)
-    run.write_document("run.json", {"run": run.name, "started": 1.0, "engine": {"engine": engine, **place}})
-    log = run.path / "logs" / "node_00_h1" / "rank_000.log"
-    log.parent.mkdir(parents=True)
-    log.write_text("step 1\n")
+    run, log = of_engine(runs, "step 1\n", engine=engine, **place)
     (tmp_path / "bin").mkdir()
     for name in ("kubectl", "sky") if on_path else ():
         (tmp_path / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert main.run_verb("attach", [run.name, "--runs-dir", str(tmp_path / "runs")]) == code
-    assert says in capsys.readouterr().err
+    given, _, err = call(capsys, "attach", run.name)
+    assert given == code and says in err
     assert log.read_text() == "step 1\n" and run.read_run().controller is None
 
 
-def test_a_line_without_an_end_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_an_end_comes_in_pieces(monkeypatch):
     monkeypatch.setattr(program_lines, "LONGEST", 1000)
     lines = program_lines.ProcessLines([sys.executable, "-c", "print('x' * 2500, end='')"])
     taken: list[str] = []

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +50,15 @@ def spec_of(tmp_path: Path, **more: Any) -> RunSpec:
     return RunSpec.of(command=("true",), **settings)
 
 
-def run(tmp_path: Path, cluster: Cluster, **more: Any) -> dict[str, Any]:
-    """A whole run in this process."""
+def session_of(tmp_path: Path, cluster: Cluster, reach: NodeReach | None = None, **more: Any) -> sessions.Session:
     spec = spec_of(tmp_path, **more)
+    return sessions.create(spec, cluster, reach or ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView)
+
+
+def run(tmp_path: Path, cluster: Cluster, reach: NodeReach | None = None, **more: Any) -> dict[str, Any]:
+    """A whole run in this process."""
     started = time.monotonic()
-    result = encode(sessions.create(spec, cluster, ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView).run())
+    result = encode(session_of(tmp_path, cluster, reach, **more).run())
     assert time.monotonic() - started < BOUND
     return result
 
@@ -121,8 +124,7 @@ def test_an_agent_that_boots_and_never_answers(tmp_path: Path, monkeypatch: pyte
 def test_a_channel_to_a_node_that_was_taken_over_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It closed before the agent had said hello to this controller: that is no node that cannot be reached."""
     stub(tmp_path, monkeypatch, "printf '\\nALLRANKS-BOOT 1\\n'")
-    spec = spec_of(tmp_path, lease=2.0, connect_timeout=2.0)
-    before = sessions.create(spec, remote("h1"), ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView)
+    before = session_of(tmp_path, remote("h1"), lease=2.0, connect_timeout=2.0)
     session = sessions.adopt(before.run_dir, OutputView(), lambda spec, cluster: ssh_reach(spec))
     assert session.run().exit == 4
     kinds = [line["event"] for line in session.run_dir.read_lines()[0]]
@@ -166,23 +168,15 @@ class Broken(SshTransport):
 
 
 def test_an_engine_whose_command_fails(tmp_path: Path) -> None:
-    transport = Broken(NodeError("srun: error: Unable to confirm allocation"))
-    spec = spec_of(tmp_path)
-    session = sessions.create(spec, remote("h1"), NodeReach(transport), dict(os.environ), str(tmp_path), OutputView)
-    refused(encode(session.run()), "unknown", "Unable to confirm allocation")
+    reach = NodeReach(Broken(NodeError("srun: error: Unable to confirm allocation")))
+    refused(run(tmp_path, remote("h1"), reach), "unknown", "Unable to confirm allocation")
 
 
 def test_a_bug_on_the_way_to_a_channel_ends_the_run(tmp_path: Path) -> None:
     """An exception of a task that is not waited for is not kept until the time limit."""
-    session = sessions.create(
-        spec_of(tmp_path), remote("h1"), NodeReach(Broken(KeyError("a bug"))), dict(os.environ), str(tmp_path),
-        OutputView,
-    )  # fmt: skip
-    started = time.monotonic()
-    result = encode(session.run())
+    result = run(tmp_path, remote("h1"), NodeReach(Broken(KeyError("a bug"))))
     assert (result["exit"], result["verdict"]["cause"]) == (70, "internal-error")
     assert "KeyError: 'a bug'" in result["verdict"]["message"]
-    assert time.monotonic() - started < BOUND
 
 
 def test_check_and_leftovers_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,15 +210,17 @@ def test_a_bug_while_checking_ends_the_check(tmp_path: Path, monkeypatch: pytest
 # -- limits of this machine ---------------------------------------------------------------------------
 
 
-def command(
-    tmp_path: Path, before: Callable[[], None], nodes: int = 2, nproc: int = 1, **more: Any
-) -> tuple[int, dict[str, Any]]:
-    """`allranks run` with limits of its own."""
+def command(tmp_path: Path, soft: int, hard: int, nodes: int = 2, nproc: int = 1) -> tuple[int, dict[str, Any]]:
+    """`allranks run` with limits of its own for open files."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
     target = ["--local", str(nodes), "--nproc", str(nproc)]
     words = ["run", *target, "--init-timeout", "600s", "--json", "--", "true"]
     done = subprocess.run(
-        [sys.executable, "-m", "allranks", *words], cwd=tmp_path, preexec_fn=before, capture_output=True, text=True,
-        timeout=BOUND, **more,
+        [sys.executable, "-m", "allranks", *words], cwd=tmp_path, preexec_fn=limit, capture_output=True, text=True,
+        timeout=BOUND,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     return done.returncode, json.loads(done.stdout)
@@ -232,10 +228,7 @@ def command(
 
 @pytest.mark.parametrize("files", [8, *(pytest.param(files, marks=pytest.mark.slow) for files in (10, 12)), 15])
 def test_too_few_file_descriptors(tmp_path: Path, files: int) -> None:
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-
-    code, result = command(tmp_path, limit)
+    code, result = command(tmp_path, files, files)
     verdict = refused(result, "too-many-open-files", f"is {files}")
     assert code == 4
     if files < 15:  # with 15 the first node, which is this machine too, may say it before
@@ -245,26 +238,17 @@ def test_too_few_file_descriptors(tmp_path: Path, files: int) -> None:
 
 def test_the_soft_limit_of_files_is_raised(tmp_path: Path) -> None:
     """Six channels have more files than the soft limit allows."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (24, 4096))
-
-    code, result = command(tmp_path, limit, nodes=6)
+    code, result = command(tmp_path, 24, 4096, nodes=6)
     assert (code, result["verdict"]) == (0, None)
 
 
 def test_limits_that_the_ranks_of_this_run_exceed(tmp_path: Path) -> None:
     """One rank runs with the same limit; 48 would fail one after the other when they connect."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))
-
-    code, result = command(tmp_path, limit, nodes=1, nproc=48)
+    code, result = command(tmp_path, 80, 80, nodes=1, nproc=48)
     verdict = result["verdict"]
     assert (code, verdict["cause"]) == (3, "too-many-open-files")
     assert "(ulimit -Hn) on local0 is 80, and this run needs 116 there (48 ranks of 48)" in verdict["message"]
-    code, result = command(tmp_path, limit, nodes=1)
-    assert code == 0
+    assert command(tmp_path, 80, 80, nodes=1)[0] == 0
 
 
 @pytest.mark.parametrize("files", [10, 16])

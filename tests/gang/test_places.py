@@ -42,8 +42,7 @@ class ShipDrive(Drive):
 def test_first_the_tree_then_the_look() -> None:
     drive = play(
         """
-        hello h1        | node-ready ship>h1
-        hello h0        | node-ready ship>h0
+        hello h1,h0      | node-ready ship>@
         shipped h1      | tree-arrived setup>h1
         facts h1        | facts
         shipped h0      | tree-arrived setup>h0
@@ -75,8 +74,7 @@ def test_workdir_is_the_position_in_the_tree() -> None:
 def test_a_node_that_could_not_take_it(errno: str, kind: str) -> None:
     drive = play(
         f"""
-        hello h0                     | node-ready ship>h0
-        hello h1                     | node-ready ship>h1
+        hello h0,h1      | node-ready ship>@
         shipped h0                   | tree-arrived setup>h0
         shipped h1 it_is_bad {errno} | finding ending end>*
         facts h0                     |

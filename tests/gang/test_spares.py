@@ -44,8 +44,7 @@ def ready(count: int = 2, spares: int = 1, retries: int = 2, **spec: Any) -> Dri
 def test_a_spare_is_looked_at_and_waits() -> None:
     drive = play(
         """
-        hello h2        | node-ready setup>h2
-        hello h0        | node-ready setup>h0
+        hello h2,h0      | node-ready setup>@
         facts h2        | facts
         hello h1        | node-ready setup>h1
         facts h0        | facts
@@ -125,13 +124,11 @@ def test_a_blamed_node_that_lives_is_replaced_too() -> None:
 def test_a_node_that_is_dead_at_the_start_gives_its_place() -> None:
     drive = play(
         """
-        hello h2        | node-ready setup>h2
-        hello h0        | node-ready setup>h0
+        hello h2,h0      | node-ready setup>@
         unreachable h1  | finding ending end>h0
         facts h0        |
         facts h2        | facts
-        ended h0        | node-clean
-        drained h0      | OVER
+        done h0          | node-clean OVER
         """,
         Drive(2, spares=1, retries=1),
     )
@@ -154,8 +151,7 @@ def test_a_first_start_is_tried_again_after_a_pause() -> None:
         """
         hello h0        | node-ready setup>h0
         unreachable h1  | finding ending end>h0
-        ended h0        | node-clean
-        drained h0      | OVER
+        done h0          | node-clean OVER
         """,
         Drive(2, retries=1),
     )

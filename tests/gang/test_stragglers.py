@@ -91,26 +91,27 @@ def test_the_first_question_comes_early_and_healthy_runs_are_asked_less_and_less
     assert pauses == [30, 45, 60, 60]
 
 
-def begun(drive: Watched) -> Watched:
-    """The first look was healthy."""
+def first_asked() -> Watched:
+    drive = Watched()
     drive.pace(1)
     drive.pace(FIRST)
-    drive.answer(even)
     return drive
 
 
 def next_look(drive: Watched) -> list[str]:
-    asked: list[str] = []
-    for _ in range(200):
-        asked = drive.pace(1)
-        if asked:
-            break
-    return asked
+    return next(filter(None, (drive.pace(1) for _ in range(200))), [])
 
 
-def test_a_rank_that_becomes_late_is_looked_at_and_named_once() -> None:
-    drive = begun(Watched())
-    next_look(drive)
+@pytest.fixture
+def drive() -> Watched:
+    """The first look was healthy, and the next has been asked for."""
+    made = first_asked()
+    made.answer(even)
+    next_look(made)
+    return made
+
+
+def test_a_rank_that_becomes_late_is_looked_at_and_named_once(drive: Watched) -> None:
     asked = drive.answer(slow)
     assert len(asked) == 8, "at once again, with a look at the suspect and at a usual rank"
     suspects = {rank for _, order in drive.asked() for rank in order["suspects"]}
@@ -126,18 +127,14 @@ def test_a_rank_that_becomes_late_is_looked_at_and_named_once() -> None:
     assert status[5].lateness_s == pytest.approx(0.05, abs=0.003) and status[1].lateness_s < 0.003
 
 
-def test_collectives_that_a_device_does_not_time_are_said_once() -> None:
-    drive = begun(Watched())
-    next_look(drive)
+def test_collectives_that_a_device_does_not_time_are_said_once(drive: Watched) -> None:
     assert drive.answer(slow, on_device=True) == ["note"]
     next_look(drive)
     assert drive.answer(slow, on_device=True) == []
 
 
-def test_a_slowdown_of_that_time_names_the_rank_that_became_late() -> None:
+def test_a_slowdown_of_that_time_names_the_rank_that_became_late(drive: Watched) -> None:
     """Nothing of the nodes has changed. That a rank is late has, and a warning has said it already."""
-    drive = begun(Watched())
-    next_look(drive)
     drive.answer(slow)
     drive.answer(slow, SLEEPS)
     changed_t = drive.gang.stragglers.late_since[5]
@@ -151,27 +148,24 @@ def test_a_slowdown_of_that_time_names_the_rank_that_became_late() -> None:
     assert message.endswith("At that time, rank 5 on h5 began to come late to collectives")
 
 
-def test_the_ledger_of_time_gets_what_ranks_wait_for_a_straggler_that_was_named() -> None:
+def test_the_ledger_of_time_gets_what_ranks_wait_for_a_straggler_that_was_named(drive: Watched) -> None:
     """The spans follow one another, and before somebody was named none of the time was waiting."""
-    drive = begun(Watched())
     for suspects in (USUAL, SLEEPS):
+        drive.answer(slow, suspects)
+        drive.answer(slow, suspects)
         next_look(drive)
-        drive.answer(slow, suspects)
-        drive.answer(slow, suspects)
     waits = drive.said("straggler-wait")
     assert [wait["since"] for wait in waits[1:]] == drive.times("straggler-wait")[:-1]
     assert waits[0]["share"] == 0.0
     assert waits[-1]["share"] == pytest.approx(0.33, abs=0.02)
 
 
-def test_a_rank_whose_gpu_is_held_back_is_named_with_that_reason() -> None:
-    drive = begun(Watched())
+def test_a_rank_whose_gpu_is_held_back_is_named_with_that_reason(drive: Watched) -> None:
     for number in range(8):
         hot = number == 5
         gpu = GpuCounters("0000:07:00.0", clock=1095 if hot else 1980, clock_max=1980, held=0x40 if hot else 0)
         gpu = gpu._replace(ranks=(number,))
         drive.feed(NodeUsage(t=drive.now, seconds=10.0, devices=DeviceCounters((gpu,))), f"h{number}")
-    next_look(drive)
     drive.answer(slow)
     drive.answer(slow, SLEEPS)
     (message,) = drive.findings()
@@ -179,18 +173,14 @@ def test_a_rank_whose_gpu_is_held_back_is_named_with_that_reason() -> None:
     assert message.startswith("rank 5 on h5 arrives 50") and message.endswith(words)
 
 
-def test_one_look_accuses_nobody() -> None:
-    drive = begun(Watched())
-    next_look(drive)
+def test_one_look_accuses_nobody(drive: Watched) -> None:
     drive.answer(slow)
     assert drive.answer(even) == [] and drive.findings() == []
 
 
 def test_a_rank_that_is_late_from_the_start_does_its_work_by_design() -> None:
     """A stage of a pipeline, or rank 0 that logs: only a reason of its node makes it a straggler."""
-    drive = Watched()
-    drive.pace(1)
-    drive.pace(FIRST)
+    drive = first_asked()
     drive.answer(slow)
     assert drive.answer(slow, SLEEPS) == [] and drive.findings() == []
     next_look(drive)
@@ -198,18 +188,14 @@ def test_a_rank_that_is_late_from_the_start_does_its_work_by_design() -> None:
 
 
 def test_a_quota_from_the_start_is_said() -> None:
-    drive = Watched()
-    drive.pace(1)
-    drive.pace(FIRST)
+    drive = first_asked()
     drive.answer(slow)
     assert drive.answer(slow, THROTTLED) == ["finding"]
     (message,) = drive.findings()
     assert "since the start" in message and "throttled" in message
 
 
-def test_a_rank_that_recovers_is_said_so_and_may_be_named_again() -> None:
-    drive = begun(Watched())
-    next_look(drive)
+def test_a_rank_that_recovers_is_said_so_and_may_be_named_again(drive: Watched) -> None:
     drive.answer(slow)
     drive.answer(slow, SLEEPS)
     said = []
@@ -223,9 +209,7 @@ def test_a_rank_that_recovers_is_said_so_and_may_be_named_again() -> None:
     assert len(drive.findings()) == 2
 
 
-def test_a_node_that_does_not_answer_is_not_waited_for() -> None:
-    drive = begun(Watched())
-    next_look(drive)
+def test_a_node_that_does_not_answer_is_not_waited_for(drive: Watched) -> None:
     assert drive.pace(PATIENCE - 1) == []
     assert drive.pace(1) == [], "judged without answers, which is nothing"
     assert next_look(drive), "and asked again later"
@@ -249,9 +233,7 @@ def ring(busy_of_first: int, times: int) -> tuple[LinkCount, ...]:
 
 
 def test_a_slow_link_is_named_after_two_looks_and_explains_ranks_at_its_ends() -> None:
-    drive = Watched()
-    drive.pace(1)
-    drive.pace(FIRST)
+    drive = first_asked()
     drive.answer(even, links=ring(20_000_000, 1))
     said = []
     for times in (2, 3, 4):
@@ -263,9 +245,7 @@ def test_a_slow_link_is_named_after_two_looks_and_explains_ranks_at_its_ends() -
 
 
 def test_an_answer_of_another_shape_is_nothing() -> None:
-    drive = Watched()
-    drive.pace(1)
-    drive.pace(FIRST)
+    drive = first_asked()
     for rank in range(8):
         drive.feed(CallTimesMessage({rank: RankCalls(error="no")}), f"h{rank}")
     assert drive.findings() == [] and next_look(drive)

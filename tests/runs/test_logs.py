@@ -1,9 +1,7 @@
 """The run directory: names, documents, events, logs at offsets, and who controls it."""
 
-import json
 import os
 import subprocess
-import time
 
 import pytest
 
@@ -266,9 +264,3 @@ def test_controller_is_known_by_pid_and_start_time(run):
     run.write_document("result.json", {"exit": 0})
     run.write_document("status.json", {"state": "done"})
     assert run.state() == "done"
-
-
-def test_events_stay_json_lines(run):
-    run.append_line({"t": time.time(), "message": "two\nlines"})
-    (line,) = (run.path / "events.jsonl").read_text().splitlines()
-    assert json.loads(line)["message"] == "two\nlines"
