@@ -7,7 +7,7 @@ import pytest
 
 from allranks.agent.link import FIND_EVERY, LEAST_AHEAD, MOST_AHEAD, SLOWEST, Link
 from allranks.agent.outlet import Outlet
-from allranks.protocol.frames import CHUNK, METRICS, NODE_LOG, RANK_LOG, Decoder, Stream
+from allranks.protocol.frames import CHUNK, METRICS, RANK_LOG, Decoder, Stream
 from allranks.protocol.messages import PongMessage
 
 SIZE = 8 << 20
@@ -66,37 +66,33 @@ def test_an_agent_sends_only_so_much_ahead_of_the_controllers_word_and_messages_
     assert pair.messages == ["pong"]
 
 
+def sizes(pair, delays):
+    """What is sent in each turn whose word comes after a delay."""
+    now, found = 0.0, []
+    for delay in delays:
+        found.append(pair.send(now))
+        now += delay
+        pair.taken(now)
+    return found
+
+
 def test_a_quick_controller_gets_more_ahead_and_a_slow_one_less(pair):
-    now, sizes = 0.0, []
-    for _ in range(6):
-        sizes.append(pair.send(now))
-        now += SLOWEST / 2
-        pair.taken(now)
-    assert sizes[0] < sizes[1] < sizes[-1]
-    assert MOST_AHEAD <= sizes[-1] < MOST_AHEAD + CHUNK
-    for _ in range(6):
-        sizes.append(pair.send(now))
-        now += SLOWEST * 2
-        pair.taken(now)
-    assert LEAST_AHEAD <= sizes[-1] < LEAST_AHEAD + CHUNK
+    found = sizes(pair, [SLOWEST / 2] * 6 + [SLOWEST * 2] * 6)
+    assert found[0] < found[1] < found[5]
+    assert MOST_AHEAD <= found[5] < MOST_AHEAD + CHUNK
+    assert LEAST_AHEAD <= found[-1] < LEAST_AHEAD + CHUNK
 
 
 def test_a_busy_machine_whose_word_comes_late_in_any_case_gets_more_ahead(pair):
     """A word takes as long with little on its way as with much: what is said behind output is no later for it."""
-    now, sizes = 0.0, []
-    for _ in range(6):
-        sizes.append(pair.send(now))
-        now += 5 * SLOWEST
-        pair.taken(now)
-    assert MOST_AHEAD <= sizes[-1] < MOST_AHEAD + CHUNK
+    assert MOST_AHEAD <= sizes(pair, [5 * SLOWEST] * 6)[-1] < MOST_AHEAD + CHUNK
 
 
 @pytest.mark.parametrize("a_second", [300_000, 1_000_000])
 def test_on_a_slow_line_no_more_is_on_its_way_however_long_it_lasts(tmp_path, a_second):
     """What takes longer the more there is of it is the output's own doing: also after it was found anew many times."""
     link = Link(socket.socketpair()[0])
-    now = 0.0
-    most = 0
+    now, most = 0.0, 0
     for _ in range(300):
         size = max(0, link.room)
         link.send_output([], size, now)
@@ -117,9 +113,7 @@ def test_a_word_of_more_than_was_sent_opens_no_room(pair):
 
 
 def test_streams_take_turns_where_there_is_room_for_one(pair):
-    for turn in range(30):
-        pair.send(float(turn))
-        pair.taken(float(turn) + 2 * SLOWEST)
+    sizes(pair, [2 * SLOWEST] * 30)
     assert set(pair.output) == {0, 1, 2}
     assert max(pair.output.values()) - min(pair.output.values()) <= CHUNK
 
@@ -172,11 +166,3 @@ def test_of_a_file_that_was_emptied_its_new_rows_follow(tmp_path):
     assert outlet.drained
     outlet.controller_has({})  # what a new controller lacks is not there any more
     assert sent(outlet) == [(24, b'{"step": 100}\n{"step": 101}\n')]
-
-
-def test_of_other_files_all_there_is(tmp_path):
-    path = tmp_path / "node.log"
-    path.write_bytes(b"started\n")
-    outlet = Outlet(str(tmp_path))
-    outlet.add_file(Stream(NODE_LOG, 0, 0), str(path))
-    assert sent(outlet) == [(0, b"started\n")]

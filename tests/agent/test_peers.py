@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -50,6 +49,14 @@ def test_a_peer_that_is_fine(doors: tuple[int, int], address: str) -> None:
     assert found["mtu_arrived"] == min(found["mtu_local"], 65535) or found["mtu_arrived"] >= 9216
 
 
+@contextlib.contextmanager
+def answering(talk: Callable[[socket.socket], object]) -> Iterator[int]:
+    """The port of a program that talks so with the first who connects."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=lambda: talk(server.accept()[0]), daemon=True).start()
+        yield server.getsockname()[1]
+
+
 def test_nobody_listens(doors: tuple[int, int]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -59,9 +66,8 @@ def test_nobody_listens(doors: tuple[int, int]) -> None:
 
 
 def test_a_foreign_program_answers(doors: tuple[int, int]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        threading.Thread(target=lambda: other.accept()[0].sendall(b"SSH-2.0-x\n"), daemon=True).start()
-        found = tried(other.getsockname()[1], doors[1])
+    with answering(lambda client: client.sendall(b"SSH-2.0-x\n")) as port:
+        found = tried(port, doors[1])
     assert (found["ok"], found["error"]) == (False, "foreign")
 
 
@@ -73,18 +79,15 @@ def test_another_token_gets_no_answer(doors: tuple[int, int]) -> None:
 def test_a_peer_that_takes_no_bulk_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind an MTU black hole: the greeting passes, and then nothing."""
     monkeypatch.setattr(peers, "BULK_SECONDS", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        kept = []
+    kept = []
 
-        def greet() -> None:
-            client, _ = server.accept()
-            client.sendall(client.recv(100))
-            kept.append(client)
+    def greet(client: socket.socket) -> None:
+        client.sendall(client.recv(100))
+        kept.append(client)
 
-        threading.Thread(target=greet, daemon=True).start()
-        found = tried(server.getsockname()[1], 0)
-        assert (found["ok"], found["bulk"]) == (True, False)
-        assert kept
+    with answering(greet) as port:
+        found = tried(port, 0)
+    assert (found["ok"], found["bulk"]) == (True, False)
 
 
 def test_lost_packets_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,13 +97,8 @@ def test_lost_packets_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = peers.BurstCounts()
 
     def forgetful() -> None:
-        deadline = time.monotonic() + 60
-        udp.settimeout(0.5)
-        while time.monotonic() < deadline:
-            try:
-                data, sender = udp.recvfrom(65535)
-            except TimeoutError:
-                continue
+        while True:
+            data, sender = udp.recvfrom(65535)
             given, number, kind, sequence = peers.HEAD.unpack_from(data)
             if kind == peers.BURST_KIND and sequence % 3:
                 counts.numbers.setdefault(number, set()).add(sequence)

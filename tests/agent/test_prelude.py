@@ -65,8 +65,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def run(prelude: str, place: Path, **more: str) -> PreludeResult:
-    base = {"PATH": os.environ["PATH"], "HOME": str(place), **more}
-    return run_prelude(prelude, base, str(place))
+    return run_prelude(prelude, {"PATH": os.environ["PATH"], "HOME": str(place), **more}, str(place))
 
 
 RUNS = [
@@ -184,8 +183,7 @@ def test_a_program_left_in_the_background_holds_nothing_up(place: Path) -> None:
 
 def test_endless_output_is_bounded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preludes, "SECONDS", 0.5)
-    found = run("yes 0123456789", place)
-    assert len(found.error) < 2 * preludes.TAIL
+    assert len(run("yes 0123456789", place).error) < 2 * preludes.TAIL
 
 
 def test_exported_functions_are_there_and_stay(place: Path) -> None:

@@ -4,15 +4,33 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from tests.hosts.waiting import BOUND
+from tests.hosts.waiting import BOUND, wait_until
 
 from allranks.agent import processes
 from allranks.agent.processes import Process
 
 pytestmark = pytest.mark.processes
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a program, which ends with the test at the latest."""
+    children = []
+
+    def call(*words: str, **options: Any) -> subprocess.Popen[bytes]:
+        children.append(subprocess.Popen(words, stdout=subprocess.PIPE, **options))
+        return children[-1]
+
+    yield call
+    for child in children:
+        child.kill()
+        child.communicate()
+
 
 ESCAPES = """
 import ctypes, os, sys, time
@@ -64,91 +82,64 @@ threading.Thread(target=start).start()
 
 
 @pytest.mark.parametrize("kernel_lists_children", [True, False])
-def test_lineage_has_what_any_thread_has_started(monkeypatch, kernel_lists_children):
+def test_lineage_has_what_any_thread_has_started(monkeypatch, kernel_lists_children, start):
     """Children, and theirs. A kernel without CONFIG_PROC_CHILDREN is asked for all processes."""
     if not kernel_lists_children:
         exists = os.path.exists
         monkeypatch.setattr(os.path, "exists", lambda path: not str(path).endswith("/children") and exists(path))
-    child = subprocess.Popen([sys.executable, "-c", THREAD_STARTS], stdout=subprocess.PIPE)
+    child = start(sys.executable, "-c", THREAD_STARTS)
     below: dict[int, Process] = {}
+
+    def all_are_there() -> bool:
+        below.update((process.pid, process) for process in processes.descendants([child.pid]))
+        return len(below) == 2
+
     try:
-        assert child.stdout is not None
-        started = int(child.stdout.readline())
-        deadline = time.monotonic() + 60
-        while len(below) < 2 and time.monotonic() < deadline:
-            below = {process.pid: process for process in processes.descendants([child.pid])}
-        (grandchild,) = below.keys() - {started}
-        assert below[started].parent == child.pid
-        assert below[grandchild].parent == started
+        first = int(child.stdout.readline())
+        wait_until(all_are_there)
+        (grandchild,) = below.keys() - {first}
+        assert below[first].parent == child.pid
+        assert below[grandchild].parent == first
     finally:
         for pid in below:
             os.kill(pid, signal.SIGKILL)
-        child.kill()
-        child.wait()
 
 
-def test_a_reused_pid_is_not_signalled():
-    child = subprocess.Popen(["sleep", "1000"])
-    try:
-        real = processes.read_process(child.pid)
-        assert real is not None
-        impostor = Process(real.pid, real.parent, real.state, real.start + 1)
-        assert processes.send_signal(impostor, signal.SIGKILL) is False
-        assert child.poll() is None
-        assert processes.send_signal(real, signal.SIGKILL) is True
-        assert child.wait(BOUND) == -signal.SIGKILL
-    finally:
-        child.kill()
-        child.wait()
+def test_a_reused_pid_is_not_signalled(start):
+    child = start("sleep", "1000")
+    real = processes.read_process(child.pid)
+    assert processes.send_signal(real._replace(start=real.start + 1), signal.SIGKILL) is False
+    assert child.poll() is None
+    assert processes.send_signal(real, signal.SIGKILL) is True
+    assert child.wait(BOUND) == -signal.SIGKILL
 
 
-def test_mark_is_read_from_the_environment():
-    child = subprocess.Popen(["sleep", "1000"], env={"ALLRANKS_MARK": "run-1/node_00", "PATH": os.environ["PATH"]})
-    try:
-        deadline = time.monotonic() + 60
-        while processes.variable_of(child.pid, "ALLRANKS_MARK") is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        found = processes.tagged("run-1/node_00")
-        assert [p.pid for p in found] == [child.pid]
-        assert processes.tagged("run-1/node_0") == []
-    finally:
-        child.kill()
-        child.wait()
+def test_mark_is_read_from_the_environment(start):
+    child = start("sleep", "1000", env={"ALLRANKS_MARK": "run-1/node_00", "PATH": os.environ["PATH"]})
+    found = wait_until(lambda: processes.tagged("run-1/node_00"))
+    assert [p.pid for p in found] == [child.pid]
+    assert processes.tagged("run-1/node_0") == []
 
 
-def test_a_dead_child_nobody_reaped_is_not_alive():
-    child = subprocess.Popen(["true"])
-    process = processes.read_process(child.pid)
-    assert process is not None
-    deadline = time.monotonic() + 60
-    while processes.alive([process]) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert processes.alive([process]) == []
-    child.wait()
+def test_a_dead_child_nobody_reaped_is_not_alive(start):
+    process = processes.read_process(start("true").pid)
+    wait_until(lambda: processes.alive([process]) == [])
+    assert processes.read_process(process.pid).state == "Z"
 
 
-def test_a_loop_of_short_waits_for_signals_is_not_left_out():
+def test_a_loop_of_short_waits_for_signals_is_not_left_out(start):
     """Each wait takes the signal out of the mask for as long as it lasts, 20 ms."""
     code = (
         "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\nprint(flush=True)\n"
         "while True: signal.sigtimedwait([signal.SIGUSR1], 0.02)"
     )
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    try:
-        assert child.stdout is not None and child.stdout.readline() == b"\n"
-        assert not any(processes.would_end(child.pid, signal.SIGUSR1) for _ in range(500))
-    finally:
-        child.kill()
-        child.wait()
+    child = start(sys.executable, "-c", code)
+    assert child.stdout.readline() == b"\n"
+    assert not any(processes.would_end(child.pid, signal.SIGUSR1) for _ in range(500))
 
 
-@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(1000)"])
-def test_a_process_without_a_handler_would_end(code):
-    """Whether it computes or sleeps."""
-    child = subprocess.Popen([sys.executable, "-c", f"print(flush=True)\n{code}"], stdout=subprocess.PIPE)
-    try:
-        assert child.stdout is not None and child.stdout.readline() == b"\n"
-        assert processes.would_end(child.pid, signal.SIGUSR1)
-    finally:
-        child.kill()
-        child.wait()
+@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(1000)"], ids=["computes", "sleeps"])
+def test_a_process_without_a_handler_would_end(code, start):
+    child = start(sys.executable, "-c", f"print(flush=True)\n{code}")
+    assert child.stdout.readline() == b"\n"
+    assert processes.would_end(child.pid, signal.SIGUSR1)

@@ -166,27 +166,16 @@ def _as_ranks_start() -> None:
 
 
 def outcome(place: Path, command: list[str], **more: str) -> tuple[int, list[str]]:
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    own = {**environment(place), **more}
     done = subprocess.run(
-        command,
-        cwd=place / "work",
-        env={**environment(place), **more},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=BOUND,
-        preexec_fn=_as_ranks_start,
+        command, cwd=place / "work", env=own, timeout=BOUND, preexec_fn=_as_ranks_start, **streams
     )
     text = done.stdout.decode("utf-8", "backslashreplace")
     # Addresses, threads, workers, and the depth of an endless recursion: the runner takes two frames of it.
     for pattern in (r"0x[0-9a-f]+", r"(?<=started )\d+", r"(?<=PoolWorker-)\d+", r"(?<=repeated )\d+"):
         text = re.sub(pattern, "…", text)
     return done.returncode, text.splitlines()
-
-
-def through_template(place: Path, python: list[str], program: list[str], modules: str = "") -> tuple[int, list[str]]:
-    """The outcome of a program in a process that a template has forked; its own environment is the test's."""
-    driver = [sys.executable, "-s", str(HERE / "through_template.py"), modules]
-    return outcome(place, [*driver, *python, str(place / "agent/runner.py"), *program])
 
 
 def name_of(path: str) -> str:
@@ -227,7 +216,9 @@ def test_outcome_through_a_template_is_that_of_plain_python(place: Path, flags: 
         pytest.skip("never forked: it crashes after any fork (agent/runner_template.py)")
     if program.startswith("-m") and name_of(python) == "py3.8":
         before.append("-u")
-    assert through_template(place, before, after) == outcome(place, [*before, *after])
+    command = [*before, str(place / "agent/runner.py"), *after]
+    forked = outcome(place, [sys.executable, "-s", str(HERE / "through_template.py"), "", *command])
+    assert forked == outcome(place, [*before, *after])
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=name_of)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.test_runner_torch import PROGRAM, finish, pytestmark, start  # noqa: F401
+from tests.agent.test_runner_torch import finish, processes, pytestmark, start, start_with_sockets  # noqa: F401
+from tests.descriptors import many_open
 from tests.hosts.waiting import stop_process, wait_until
-from tests.ports import free_port
 
 from allranks.agent.asking import KEPT, Asking, call_times, counted, newest
 from allranks.agent.processes import Process, read_process
@@ -24,27 +24,11 @@ from allranks.diagnose.hangs.stacks import main_stack
 from allranks.protocol.node_names import NodeFiles
 
 
-def started(place: Path, *words: str, **more: str) -> list[Any]:
-    """Ranks with a socket each; all get the same variables, so RANK goes into the path by hand."""
-    ranks = []
-    port = str(free_port())
-    for rank in range(2):
-        socket = NodeFiles(str(place)).asked(rank)
-        mine = {"ALLRANKS_ASK_SOCKET": socket, "MASTER_PORT": port, "RANK": str(rank), **more}
-        ranks += start(*words, world=1, **{**mine, "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)})
-    return ranks
-
-
-def processes(ranks: list[Any]) -> dict[int, Process]:
-    found = {rank: read_process(process.pid) for rank, process in enumerate(ranks)}
-    return {rank: process for rank, process in found.items() if process is not None}
-
-
 @pytest.fixture(scope="module")
 def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Any], Path]]:
     """Two ranks for all tests that only look at them: rank 0 waits in a collective that rank 1 never calls."""
     place = tmp_path_factory.mktemp("stuck")
-    ranks = started(place, "stuck")
+    ranks = start_with_sockets(place, "stuck")
     try:
         assert all(rank.stdout.readline() == "three\n" for rank in ranks)
         yield ranks, place
@@ -143,32 +127,20 @@ def test_the_program_sees_nothing_of_it(tmp_path: Path) -> None:
 
 def test_the_helper_takes_no_signals(stuck: tuple[list[Any], Path]) -> None:
     ranks, _ = stuck
-    deaf = [task for task in Path(f"/proc/{ranks[1].pid}/task").iterdir() if blocks(task, signal.SIGUSR1)]
-    assert len(deaf) == 1
+    texts = [task.read_text() for task in Path(f"/proc/{ranks[1].pid}/task").glob("*/status")]
+    blocked = [int(text.partition("SigBlk:")[2].split()[0], 16) for text in texts]
+    assert sum(mask >> (signal.SIGUSR1 - 1) & 1 for mask in blocked) == 1
 
 
-def blocks(task: Path, number: int) -> bool:
-    mask = next(x for x in (task / "status").read_text().splitlines() if x.startswith("SigBlk:"))
-    return bool(int(mask.split()[1], 16) & (1 << (number - 1)))
-
-
-@pytest.mark.parametrize("entries", [10, 100])
-def test_the_newest_entries_go_into_the_message_and_the_oldest_that_waits(entries: int) -> None:
+@pytest.mark.parametrize(("entries", "kept"), [(10, [*range(10)]), (100, [3, *range(100 - KEPT, 100)])])
+def test_the_newest_entries_go_into_the_message_and_the_oldest_that_waits(entries: int, kept: list[int]) -> None:
     all_of_them = [{"process_group": ["0", ""], "collective_seq_id": i, "retired": i != 3} for i in range(entries)]
-    kept = [e["collective_seq_id"] for e in newest(all_of_them, KEPT)]
-    assert kept == (list(range(10)) if entries == 10 else [3, *range(entries - KEPT, entries)])
+    assert [e["collective_seq_id"] for e in newest(all_of_them, KEPT)] == kept
 
 
 def test_ranks_are_asked_whatever_the_number_of_a_descriptor(stuck):
     """A node with many streams has more than 1,024 descriptors open, which select(2) cannot wait for."""
     ranks, place = stuck
-    null = os.open(os.devnull, os.O_RDONLY)
-    opened = [null]
-    try:
-        while opened[-1] < 1100:
-            opened.append(os.dup(null))
+    with many_open():
         answers = Asking(processes(ranks), str(place), "counters").answers()
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
     assert [sorted(answer)[:2] for answer in answers.values()] == [["groups", "pid"]] * 2

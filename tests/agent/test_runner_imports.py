@@ -2,7 +2,6 @@
 directory. Every module of the standard library lies there under its name."""
 
 import ast
-import importlib.util
 import json
 import os
 import shutil
@@ -48,16 +47,9 @@ spec.loader.exec_module(module)
 FAILS = "def step():\n    raise ValueError('broken')\n\n\nstep()\n"
 
 
-def environment(**more: str) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **more}
-
-
-def own_variables(place: Path) -> dict[str, str]:
-    return {
-        "RANK": "0",
-        "TORCHELASTIC_ERROR_FILE": str(place / "error.json"),
-        "ALLRANKS_REPORT_SOCKET": str(place / "report.sock"),
-    }
+def environment(place: Path, **more: str) -> dict[str, str]:
+    notes = {"TORCHELASTIC_ERROR_FILE": str(place / "error.json"), "ALLRANKS_REPORT_SOCKET": str(place / "report.sock")}
+    return {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "RANK": "0", **notes, **more}
 
 
 def standard_names() -> set[str]:
@@ -96,10 +88,6 @@ def reports(tmp_path: Path) -> Iterator[socket.socket]:
         yield receiver
 
 
-def test_the_names_are_found() -> None:
-    assert {"json", "traceback", "socket", "zlib", "functools", "hashlib"} <= imported_by_us()
-
-
 @pytest.mark.parametrize("python", PYTHONS, ids=name_of)
 @pytest.mark.parametrize("module", [False, True], ids=["script", "module"])
 def test_a_failing_program_is_described_without_what_lies_beside_it(
@@ -109,14 +97,12 @@ def test_a_failing_program_is_described_without_what_lies_beside_it(
     (tmp_path / "work/train.py").write_text(FAILS)
     names = {"json", "traceback", "re", "enum", "linecache", "tokenize", "_socket"} if module else standard_names()
     log = plant(tmp_path / "work", names, refuse=True)
-    more = own_variables(tmp_path)
     words = ["-m", "train"] if module else ["train.py"]
     noted, printed = [], []
     for runner in ([], [str(RUNNER)]):
         log.write_text("")
-        done = subprocess.run(
-            [python, *runner, *words], cwd=tmp_path / "work", env=environment(**more), capture_output=True
-        )
+        command = [python, *runner, *words]
+        done = subprocess.run(command, cwd=tmp_path / "work", env=environment(tmp_path), capture_output=True)
         assert done.returncode == 1
         noted.append(sorted({line.split()[1] for line in log.read_text().splitlines()}))
         printed.append(done.stderr)
@@ -162,9 +148,8 @@ def test_what_the_program_has_imported_under_a_name_of_the_library_stays_and_is_
     (tmp_path / "re.py").write_text("")
     program = "import atexit, json, sys\natexit.register(lambda: print(json.__file__, 'json.decoder' in sys.modules, "
     (tmp_path / "train.py").write_text(program + "__import__('re').__file__))\nimport re\n" + FAILS)
-    more = own_variables(tmp_path)
     words = [sys.executable, str(RUNNER), "train.py"]
-    done = subprocess.run(words, cwd=tmp_path, env=environment(**more), capture_output=True, text=True)
+    done = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
     assert done.stdout.split() == [str(tmp_path / "json.py"), "False", str(tmp_path / "re.py")]
     assert json.loads((tmp_path / "error.json").read_text())["allranks"]["text"] == "broken"
 
@@ -185,7 +170,6 @@ raise ValueError("broken")
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_reports_answers_and_notes_of_batches_import_nothing_that_lies_beside_the_program(
     tmp_path: Path, reports: socket.socket
 ) -> None:
@@ -194,20 +178,17 @@ def test_reports_answers_and_notes_of_batches_import_nothing_that_lies_beside_th
     (place / "train.py").write_text(GROUP)
     copy_runner(tmp_path / "agent")
     shutil.copy(probe.__file__, tmp_path / "agent")
-    log = plant(place, imported_by_us(), refuse=False)
-    files = NodeFiles(str(tmp_path))
-    more = {"WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **own_variables(tmp_path)}
-    more["ALLRANKS_ASK_SOCKET"] = files.asked(0)
-    more["ALLRANKS_AUDIT_BATCHES"] = "all"
-    more["ALLRANKS_AUDIT_FILE"] = str(tmp_path / "audit_{rank}")
-    rank = subprocess.Popen(
-        [sys.executable, str(tmp_path / "agent/runner.py"), "train.py"],
-        cwd=place,
-        env=environment(**more),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    names = imported_by_us()
+    assert {"json", "traceback", "socket", "zlib", "functools", "hashlib"} <= names
+    log = plant(place, names, refuse=False)
+    more = {
+        "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+        "ALLRANKS_ASK_SOCKET": NodeFiles(str(tmp_path)).asked(0), "ALLRANKS_AUDIT_BATCHES": "all",
+        "ALLRANKS_AUDIT_FILE": str(tmp_path / "audit_{rank}"),
+    }  # fmt: skip
+    words = [sys.executable, str(tmp_path / "agent/runner.py"), "train.py"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    rank = subprocess.Popen(words, cwd=place, env=environment(tmp_path, **more), text=True, **pipes)
     try:
         assert rank.stdout is not None and rank.stdout.readline() == "[2, 2]\n"
         process = read_process(rank.pid)
@@ -230,7 +211,7 @@ def test_looking_at_an_interpreter_imports_nothing_of_the_working_directory(tmp_
     log = plant(tmp_path, standard_names(), refuse=True)
     (tmp_path / "train.py").touch()
     words = [sys.executable, "-c", QUESTION, "train.py", "ray", "absent"]
-    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
     assert "lacks=" in done.stdout and "absent" in done.stdout
     assert log.read_text() == ""
 

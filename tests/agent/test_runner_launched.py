@@ -22,9 +22,7 @@ print(json.dumps([sys.argv, __name__, sys.flags.optimize, os.getpid(), [os.envir
 """
 
 
-def run(
-    place: Path, *words: str, flags: tuple[str, ...] = (), **env: str
-) -> tuple[list[Any], list[dict[str, Any]], int]:
+def run(place: Path, *words: str, flags: tuple[str, ...] = (), **env: str) -> tuple[list[Any], list[Any], int]:
     """What the program saw, what was reported, and the process that was started."""
     (place / "say.py").write_text(SAY)
     base = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE") and not k.startswith("ALLRANKS_")}

@@ -1,7 +1,6 @@
 """What the runner adds: the error file and the stacks. Each test starts real processes."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import signal
@@ -26,9 +25,8 @@ def run(tmp_path: Path, *program: str, python: str = sys.executable, **more: str
     file = tmp_path / "error.json"
     file.unlink(missing_ok=True)
     environment = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(file), "RANK": "5", **more}
-    subprocess.run(
-        [python, str(RUNNER), *program], env=environment, cwd=tmp_path, capture_output=True, timeout=BOUND
-    )
+    command = [python, str(RUNNER), *program]
+    subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=BOUND)
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []
     return json.loads(file.read_text()) if file.exists() else {}
 
@@ -64,7 +62,6 @@ def test_error_file_is_torchelastics_with_more(tmp_path, write, python):
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_torchelastic_reads_the_file(tmp_path, write):
     run(tmp_path, write("raise ValueError('x')"))
     code = (
@@ -131,15 +128,12 @@ def test_programs_that_never_start(tmp_path, write):
     assert run(tmp_path, "-m", "no_such_module")["allranks"]["text"] == "No module named no_such_module"
 
 
-@pytest.mark.parametrize(
-    "ending", ["import sys; sys.exit('text')", "import sys; sys.exit(3)", "pass", "import os; os._exit(3)"]
-)
-def test_no_error_file_without_an_uncaught_exception(tmp_path, write, ending):
-    assert run(tmp_path, write(ending)) == {}
-
-
-def test_children_do_not_write_the_ranks_file(tmp_path, write):
-    script = write(
+NO_ERROR_FILE = {
+    "exit with a text": "import sys; sys.exit('text')",
+    "exit with a code": "import sys; sys.exit(3)",
+    "end": "pass",
+    "end at once": "import os; os._exit(3)",
+    "children raise": (
         "import os, subprocess, sys, multiprocessing\n"
         "def fail(): raise ValueError('worker')\n"
         "if __name__ == '__main__':\n"
@@ -150,17 +144,22 @@ def test_children_do_not_write_the_ranks_file(tmp_path, write):
         "    if os.fork() == 0:\n"
         "        raise ValueError('forked')\n"
         "    os.wait()\n"
-    )
-    assert run(tmp_path, script) == {}
+    ),
+    "every write fails, as on a full disk": (
+        "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\nraise KeyError('outcome')\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("program", NO_ERROR_FILE.values(), ids=NO_ERROR_FILE)
+def test_no_error_file_without_an_uncaught_exception_of_the_ranks_or_room_for_it(tmp_path, write, program):
+    assert run(tmp_path, write(program)) == {}
 
 
 def test_ours_replaces_what_record_wrote(tmp_path, write):
-    script = write(
-        "import json, os\n"
-        "open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write(json.dumps({'message': 'from @record'}))\n"
-        "raise ValueError('x')\n"
-    )
-    document = run(tmp_path, script)
+    wrote = """open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write('{"message": "from @record"}')"""
+    document = run(tmp_path, write(f"import os\n{wrote}\nraise ValueError('x')\n"))
     assert document["message"]["message"] == "ValueError: x"
 
 
@@ -181,26 +180,14 @@ def test_file_that_cannot_be_written_changes_nothing(tmp_path, write, target):
     assert (through.returncode, through.stderr) == (plain.returncode, plain.stderr)
 
 
-def test_full_disk_keeps_the_outcome(tmp_path, write):
-    """RLIMIT_FSIZE makes every write fail as a full disk does."""
-    script = write(
-        "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\nraise KeyError('outcome')\n"
-    )
-    assert run(tmp_path, script) == {}
-
-
 # ---- reports at the end
 
 
-def reports(tmp_path: Path, code: str, *flags: str, python: str = sys.executable) -> list[dict[str, Any]]:
+def reports(tmp_path: Path, *program: str, python: str = sys.executable) -> list[dict[str, Any]]:
     """What a program reports until its process has ended."""
-    (tmp_path / "train.py").write_text(code)
     path = tmp_path / "report.sock"
     with reported(path) as said:
-        environment = {**os.environ, "ALLRANKS_REPORT_SOCKET": str(path), "RANK": "5"}
-        command = [python, str(RUNNER), *(flags or ("train.py",))]
-        subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, timeout=BOUND)
+        run(tmp_path, *program, python=python, ALLRANKS_REPORT_SOCKET=str(path))
     return said
 
 
@@ -212,54 +199,55 @@ THREAD = (
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=name_of)
-@pytest.mark.parametrize("flags", [(), ("-m", "train")], ids=["script", "module"])
+@pytest.mark.parametrize("program", [("train.py",), ("-m", "train")], ids=["script", "module"])
 @pytest.mark.parametrize(
-    ("ending", "expected", "code"),
-    [
-        ("raise ValueError('x')", ["raised", "leaving", "threads-ended"], 1),
-        ("sys.exit(3)", ["leaving", "threads-ended"], 3),
-        ("sys.exit('text')", ["leaving", "threads-ended"], 1),
-        ("sys.exit(256)", ["leaving", "threads-ended"], 0),
-        ("sys.exit()", ["leaving", "threads-ended"], 0),
-        ("pass", ["leaving", "threads-ended"], 0),
-    ],
-)
-def test_threads_that_outlive_the_program_are_reported(tmp_path, python, flags, ending, expected, code):
-    found = reports(tmp_path, THREAD + ending, *flags, python=python)
-    assert [one["event"] for one in found] == expected
+    ("ending", "code"),
+    [("raise ValueError('x')", 1), ("sys.exit(3)", 3), ("sys.exit('text')", 1), ("sys.exit(256)", 0),
+     ("sys.exit()", 0), ("pass", 0)],
+)  # fmt: skip
+def test_threads_that_outlive_the_program_are_reported(tmp_path, write, python, program, ending, code):
+    write(THREAD + ending)
+    found = reports(tmp_path, *program, python=python)
+    raised = ["raised"] if "raise" in ending else []
+    assert [one["event"] for one in found] == [*raised, "leaving", "threads-ended"]
     leaving = found[-2]
     assert (leaving["rank"], leaving["code"], leaving["threads"]) == (5, code, ["uploader"])
 
 
 @pytest.mark.parametrize(("ending", "expected"), [("raise ValueError('x')", ["raised"]), ("sys.exit(3)", [])])
-def test_daemons_and_forked_children_are_not_waited_for(tmp_path, ending, expected):
-    found = reports(
-        tmp_path,
+def test_daemons_and_forked_children_are_not_waited_for(tmp_path, write, ending, expected):
+    script = write(
         "import os, sys, threading, time\n"
         "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
         "if os.fork() == 0:\n    threading.Thread(target=time.sleep, args=(0.2,)).start()\n"
-        "else:\n    os.wait()\n" + ending,
+        "else:\n    os.wait()\n" + ending
     )
-    assert [one["event"] for one in found] == expected
+    assert [one["event"] for one in reports(tmp_path, script)] == expected
 
 
 # ---- stacks
 
 
-def started(tmp_path: Path, code: str, python: str = sys.executable) -> subprocess.Popen[str]:
-    script = tmp_path / "sleeper.py"
-    script.write_text(code)
-    environment = {**os.environ, "ALLRANKS_STACKS_FILE": str(tmp_path / "stacks")}
-    process = subprocess.Popen(
-        [python, str(RUNNER), str(script)], env=environment, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
+@pytest.fixture
+def begin(tmp_path: Path, write):
+    """Start a program, and wait until it is ready; it ends with the test."""
+    started = []
+
+    def call(code: str, python: str = sys.executable) -> Any:
+        environment = {**os.environ, "ALLRANKS_STACKS_FILE": str(tmp_path / "stacks")}
+        command = [python, str(RUNNER), write(code, "sleeper.py")]
+        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        assert started[0].stdout.readline() == "ready\n"
+        return started[0]
+
+    yield call
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=name_of)
-def test_signal_writes_all_threads(tmp_path, python):
+def test_signal_writes_all_threads(tmp_path, begin, python):
     code = (
         "import threading, time\n"
         "def in_thread(): inside.set(); time.sleep(600)\n"
@@ -267,27 +255,22 @@ def test_signal_writes_all_threads(tmp_path, python):
         "inside = threading.Event(); threading.Thread(target=in_thread, daemon=True).start()\n"
         "lock = threading.Lock(); lock.acquire(); in_main()\n"
     )
-    process, stacks = started(tmp_path, code, python), tmp_path / "stacks"
-    try:
-        for count in (1, 2):
-            process.send_signal(STACKS_SIGNAL)
-            wait_until(lambda count=count: stacks.read_text().count("in <module>") >= count * 2, 60, "the stacks")
-        text = stacks.read_text()
-        assert "in in_thread" in text and "in in_main" in text and 'sleeper.py", line 7 in <module>' in text
-        assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
+    process, stacks = begin(code, python), tmp_path / "stacks"
+    for count in (1, 2):
+        process.send_signal(STACKS_SIGNAL)
+        wait_until(lambda count=count: stacks.read_text().count("in <module>") >= count * 2, 60, "the stacks")
+    text = stacks.read_text()
+    assert "in in_thread" in text and "in in_main" in text and 'sleeper.py", line 7 in <module>' in text
+    assert process.poll() is None
 
 
-def test_signal_is_shown_as_caught_and_not_inherited_by_other_programs(tmp_path):
+def test_signal_is_shown_as_caught_and_not_inherited_by_other_programs(begin):
     code = (
         "import subprocess, os\n"
         "child = subprocess.Popen(['sleep', '600'], close_fds=False)\n"
         "print('ready', flush=True); print(child.pid, flush=True); child.wait()\n"
     )
-    process = started(tmp_path, code)
-    assert process.stdout is not None
+    process = begin(code)
     child = int(process.stdout.readline())
 
     def caught(pid: int) -> bool:
@@ -308,7 +291,6 @@ def test_signal_is_shown_as_caught_and_not_inherited_by_other_programs(tmp_path)
         assert (caught(child), has_file(child)) == (False, False)
     finally:
         os.kill(child, signal.SIGKILL)
-        process.wait()
 
 
 def test_without_the_variables_nothing_is_added(tmp_path, write):

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.test_runner_torch import finish, pytestmark, start  # noqa: F401
+from tests.agent.test_runner_torch import finish, processes, pytestmark, start_with_sockets  # noqa: F401
 from tests.hosts.waiting import BOUND, wait_until
-from tests.ports import free_port
 
 from allranks.agent.asking import Asking, profile
-from allranks.agent.processes import Process, read_process
 from allranks.cli.overlap import pieces
 from allranks.overlap.measure import measure
 from allranks.overlap.trace import read_trace
@@ -37,12 +35,7 @@ class Ranks:
     def __init__(self, place: Path, word: str) -> None:
         self.place = place
         self.files = NodeFiles(str(place))
-        port = str(free_port())
-        self.started = []
-        for rank in range(2):
-            more = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": port}
-            more["ALLRANKS_ASK_SOCKET"] = self.files.asked(rank)
-            self.started += start(word, world=1, program=PROGRAM, cwd=place, **more)
+        self.started = start_with_sockets(place, word, program=PROGRAM, cwd=place)
 
     def until_ready(self) -> None:
         for process in self.started:
@@ -50,11 +43,6 @@ class Ranks:
             lines = iter(process.stdout.readline, "")
             assert next(line for line in lines if not is_kinetos(line)) == "ready\n"
         wait_until(lambda: all(os.path.exists(self.files.asked(rank)) for rank in range(2)), BOUND, "sockets")
-
-    @property
-    def processes(self) -> dict[int, Process]:
-        found = {rank: read_process(process.pid) for rank, process in enumerate(self.started)}
-        return {rank: process for rank, process in found.items() if process is not None}
 
     def begin(self, *ranks: int, seconds: float = 60.0) -> dict[int, str]:
         """Begin to profile ranks; why it does not, by rank."""
@@ -65,12 +53,12 @@ class Ranks:
         return self._order(ranks, ProfileOrder(number=number, is_end=True))
 
     def _order(self, ranks: tuple[int, ...], order: ProfileOrder) -> dict[int, RankProfile]:
-        known = {rank: process for rank, process in self.processes.items() if rank in ranks}
+        known = {rank: process for rank, process in processes(self.started).items() if rank in ranks}
         return dict(profile(known, str(self.place), order).ranks)
 
     def counted(self) -> list[int]:
         """How many collectives each rank has called."""
-        answers = Asking(self.processes, str(self.place), "counters").answers()
+        answers = Asking(processes(self.started), str(self.place), "counters").answers()
         return [answers[rank]["groups"][0]["sequence"] for rank in range(2)]
 
     def go_on(self, steps: int = 3) -> None:
@@ -93,8 +81,7 @@ class Ranks:
 
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ranks]:
-    word = getattr(request, "param", "")
-    started = Ranks(tmp_path, word)
+    started = Ranks(tmp_path, getattr(request, "param", ""))
     try:
         started.until_ready()
         yield started
@@ -177,10 +164,3 @@ def test_forked_process_records_nothing(ranks: Ranks) -> None:
     ranks.go_on(6)
     assert ranks.end(0)[0].error == ""
     ranks.finish("rows 20.0")
-
-
-def test_rank_without_a_process_group_says_so(tmp_path: Path) -> None:
-    me = read_process(os.getpid())
-    assert me is not None
-    (one,) = profile({0: me}, str(tmp_path), ProfileOrder(seconds=1.0)).ranks.values()
-    assert one.error == "its runner could not be asked: it has no process group"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.hosts.waiting import wait_until
+from tests.ports import free_port
 
 from allranks.agent.node_directory import remove
 
@@ -96,7 +97,7 @@ class StandIn:
         before = [word for file in files for word in file.split("=")]
         if "--head" in words:
             before += ["--nodes", "10.0.0.1,10.0.0.2"]
-            words = (*words, f"--port={self.port()}", "--node-ip-address=127.0.0.1")
+            words = (*words, f"--port={free_port()}", "--node-ip-address=127.0.0.1")
         places = {"PYTHONPATH": str(self.place), "NODES": str(self.place / "nodes"), "PIDS": str(self.place / "pids")}
         self.process = subprocess.Popen(
             [sys.executable, str(RUNNER), *before, "start", f"--temp-dir={directory or self.node / 'ray'}", *words],
@@ -104,12 +105,6 @@ class StandIn:
             stdout=(self.place / "out").open("w"),
             start_new_session=True,
         )
-
-    @staticmethod
-    def port() -> int:
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            return int(sock.getsockname()[1])
 
     def pids(self) -> tuple[int, int]:
         """The process of `ray start`, and the raylet, once they are there."""

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -43,18 +44,12 @@ def test_both_ends_of_a_connection(pair: tuple[socket.socket, socket.socket]) ->
 def test_the_kernel_is_asked_once_for_all_ranks(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
-    dump = sockets.dump
-
-    def counting(protocol: int, kind: int, request: bytes, wanted: int) -> Iterator[bytes]:
-        asked.append(request[0])
-        return dump(protocol, kind, request, wanted)
-
-    monkeypatch.setattr(sockets, "dump", counting)
+    dump = Mock(wraps=sockets.dump)
+    monkeypatch.setattr(sockets, "dump", dump)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=pair[1]) as other:
         found = connections({3: os.getpid(), 4: other.pid})
         other.communicate()
-    assert asked == [socket.AF_INET, socket.AF_INET6]
+    assert [call.args[2][0] for call in dump.call_args_list] == [socket.AF_INET, socket.AF_INET6]
     assert set(found) == {3, 4} and [one.local for one in found[4]] == [name(pair[1].getsockname())]
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.agent.real_agent import RUN_TAG, RealAgent, real_agent
+from tests.agent.real_agent import RUN_TAG, real_agent
 from tests.hosts.waiting import BOUND, wait_until
 
 from allranks.agent.journal import read_journal
@@ -67,13 +67,6 @@ def test_the_last_words_of_a_supervisor_are_heard_before_its_death(monkeypatch):
         link.look()
         link.look()
     assert heard == ["KeyError: 7", "the supervisor process died"]
-
-
-def test_an_agent_that_beats_and_does_not_end_its_ranks_holds_none():
-    watch = watch_with_a_beat(ends_by=1031.0)
-    note = AgentNote(patience=LEASE, ends_by=1031.0)
-    assert watched(30, watch, note) is None
-    assert watched(1, watch, note) == "did not end its ranks with the lease (state S)"
 
 
 def test_one_look_at_a_stopped_agent_is_a_shells_momentary_stop():
@@ -158,17 +151,12 @@ def test_no_rank_outlives_an_agent_that_is_blocked(tmp_path, notes, ends_in, how
         assert alive(read_processes([int((tmp_path / "rank").read_text())])) == []
 
 
-@pytest.fixture
-def agent() -> Iterator[RealAgent]:
-    with real_agent() as one:
-        yield one
-
-
-def test_a_fifo_in_the_place_of_an_error_file_blocks_no_agent(agent, tmp_path):
+def test_a_fifo_in_the_place_of_an_error_file_blocks_no_agent(tmp_path):
     path = tmp_path / "error.json"
     program = f"import os; os.mkfifo({str(path)!r}); os.mkfifo({str(path) + '.calls'!r})"
     environment = {"ALLRANKS_MARK": RUN_TAG, "PATH": os.environ["PATH"]}
     order = RankOrder(0, 0, ("python3", "-c", program), environment, "/", error_files=(str(path),))
-    agent.tell(StartOrder(0, (order,)))
-    assert agent.expect(ExitMessage).code == 0
-    agent.ping()
+    with real_agent() as agent:
+        agent.tell(StartOrder(0, (order,)))
+        assert agent.expect(ExitMessage).code == 0
+        agent.ping()

@@ -37,9 +37,7 @@ def test_outputs_are_listed_apart_and_stay(tmp_path: Path) -> None:
     assert (kept / "outputs/model.pt").exists() and not gone.exists()
 
 
-def test_old_directories_of_dead_runs_go_when_another_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_directories_of_dead_runs_go_when_another_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, kept, young = left(tmp_path, "old", 8), left(tmp_path, "kept", 8, outputs=True), left(tmp_path, "young", 6)
     lives = left(tmp_path, "lives", 9)
     monkeypatch.setattr(sweep, "_agents", lambda paths: ({"lives/node_00"}, []))

@@ -47,32 +47,28 @@ def test_processor_time_of_ranks() -> None:
 
 def test_processor_time_of_their_children_and_of_others() -> None:
     child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    sleeper = subprocess.Popen(["sleep", "60"])
     try:
         assert child.pid in with_children([os.getpid()])
         of_rank = between(lambda: time.sleep(1.0))
         assert of_rank.cpu_ranks is not None and of_rank.cpu_ranks > 0
-        sleeper = subprocess.Popen(["sleep", "60"])
-        try:
-            of_other = between(lambda: time.sleep(1.0), (sleeper.pid,))
-        finally:
-            sleeper.kill()
-            sleeper.wait()
+        of_other = between(lambda: time.sleep(1.0), (sleeper.pid,))
         assert (of_other.cpu_ranks, (of_other.cpu_others or 0) > 0) == (0.0, True)
     finally:
-        child.kill()
-        child.wait()
+        for process in (child, sleeper):
+            process.kill()
+            process.wait()
 
 
 def test_segments_of_tcp() -> None:
     def talk() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
-            other, _ = server.accept()
-            with other:
-                for _ in range(50):
-                    one.sendall(b"x")
-                    other.recv(1)
+        for _ in range(50):
+            one.sendall(b"x")
+            other.recv(1)
 
-    sample = between(talk)
+    server = socket.create_server(("127.0.0.1", 0))
+    with server, socket.create_connection(server.getsockname()) as one, server.accept()[0] as other:
+        sample = between(talk)
     assert sample.tcp_sent is not None and sample.tcp_sent >= 50
     assert sample.tcp_retransmitted is not None
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.hosts.waiting import wait_until
 
 from allranks.agent.worlds import Worlds
 from allranks.protocol.messages import WorldMessage
@@ -35,10 +36,12 @@ def started(*environments: dict[str, str]) -> Iterator[None]:
 
 def look_until(worlds: Worlds, told: list[WorldMessage], here: int) -> WorldMessage:
     """Look until so many ranks were seen: between fork and exec a process has its parent's environment."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not any(message.here == here for message in told):
+
+    def were_seen() -> bool:
         worlds.look(running=True)
-        time.sleep(0.05)
+        return any(message.here == here for message in told)
+
+    wait_until(were_seen)
     return told[-1]
 
 
@@ -107,12 +110,8 @@ def seen(words: list[str], cwd: Path) -> WorldMessage:
     (cwd / "rank.sh").write_text("RANK=0 WORLD_SIZE=1 MASTER_PORT=29501 exec sleep 120\n")
     told: list[WorldMessage] = []
     process = subprocess.Popen(words, cwd=cwd, start_new_session=True)
-    deadline = time.monotonic() + 60
     try:
-        while not told and time.monotonic() < deadline:
-            Worlds(0, told.append).look(running=True)
-            time.sleep(0.05)
+        return look_until(Worlds(0, told.append), told, here=1)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    return told[-1]
