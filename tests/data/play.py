@@ -25,9 +25,7 @@ def in_run(make, world, local, batches):
 
 def main() -> None:
     world, local, how_many, names = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(","), sys.argv[4:]
-    audits = {}
-    for batches in how_many:
-        audits[batches] = {name: audited(name, world, local, batches) for name in names}
+    audits = {batches: {name: audited(name, world, local, batches) for name in names} for batches in how_many}
     json.dump(audits, sys.stdout)
 
 

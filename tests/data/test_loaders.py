@@ -6,23 +6,25 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.data.loader_names import RIGHT, WRONG
 from tests.hosts.waiting import BOUND
 
 ROOT = Path(__file__).resolve().parents[2]
-MORE = ("augmented", "own_subset", "augmented_not_sharded")
-WORDS = {
-    "no_sampler": "all 4 ranks read the same samples: the loader is not sharded",
-    "by_local_rank": "ranks 0-1 and 2-3 read the same samples: the loader shards by local rank",
-    "sharded_twice": "sharded twice",
-    "same_seed_replacement": "drawn with replacement from the same seed",
-    "epoch_forgotten": "set_epoch is never called",
-    "drop_last_differs": "drop_last is set on rank 0 and not on ranks 1-3",
-    "workers_repeat": "each sample is read 2 times in a rank",
-    "by_node_only": "the loader splits by node only",
-    "rank_without_data": "rank 3 gets no data at all",
-    "shuffled_per_rank": "shuffled differently",
+WRONG = {
+    "no_sampler": ("data-not-sharded", "all 4 ranks read the same samples: the loader is not sharded"),
+    "by_local_rank": ("data-same-samples", "ranks 0-1 and 2-3 read the same samples: the loader shards by local rank"),
+    "sharded_twice": ("data-sharded-twice", "sharded twice"),
+    "same_seed_replacement": ("data-not-sharded", "drawn with replacement from the same seed"),
+    "epoch_forgotten": ("data-set-epoch", "set_epoch is never called"),
+    "drop_last_differs": ("uneven-data", "drop_last is set on rank 0 and not on ranks 1-3"),
+    "workers_repeat": ("data-workers-repeat", "each sample is read 2 times in a rank"),
+    "by_node_only": ("data-same-samples", "the loader splits by node only"),
+    "rank_without_data": ("uneven-data", "rank 3 gets no data at all"),
+    "shuffled_per_rank": ("data-not-sharded", "shuffled differently"),
 }
+RIGHT = (
+    "distributed", "distributed_padded", "batch_sampler", "sharded_stream", "stream_with_workers", "single_rank",
+    "augmented", "own_subset",
+)  # fmt: skip
 
 pytestmark = pytest.mark.torch
 
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(scope="module")
 def audits() -> dict[str, dict[str, dict]]:
     """By `all` and by the first four batches, and by the name of the loader."""
-    argv = [sys.executable, "-m", "tests.data.play", "4", "2", "all,4", *WRONG, *RIGHT, *MORE]
+    argv = [sys.executable, "-m", "tests.data.play", "4", "2", "all,4", *WRONG, *RIGHT, "augmented_not_sharded"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=BOUND)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -41,47 +43,38 @@ def whole(audits: dict[str, dict[str, dict]]) -> dict[str, dict]:
     return audits["all"]
 
 
-@pytest.fixture(scope="module")
-def first(audits: dict[str, dict[str, dict]]) -> dict[str, dict]:
-    return audits["4"]
-
-
 def faults(document: dict) -> list[dict]:
     return [one for one in document["findings"] if one["status"] in ("fail", "warn")]
 
 
+@pytest.mark.parametrize("batches", ["all", "4"])
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_loader_is_named_by_its_whole_epoch(whole: dict, name: str) -> None:
-    found = faults(whole[name])
-    assert [one["id"] for one in found] == [WRONG[name]], found
-    assert WORDS[name] in found[0]["message"]
-    assert found[0]["remedy"]
-    assert whole[name]["ok"] is False
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_loader_is_named_by_its_first_batches(first: dict, name: str) -> None:
-    found = faults(first[name])
-    expected = "data-overlap" if name == "shuffled_per_rank" else WRONG[name]  # they share some samples, not all
+def test_a_wrong_loader_is_named(audits: dict[str, dict[str, dict]], name: str, batches: str) -> None:
+    expected, words = WRONG[name]
+    if (name, batches) == ("shuffled_per_rank", "4"):
+        expected = "data-overlap"  # they share some samples, not all
+    document = audits[batches][name]
+    found = faults(document)
     assert [one["id"] for one in found] == [expected], found
-    assert WORDS[name] in found[0]["message"]
+    assert words in found[0]["message"] and found[0]["remedy"]
+    assert document["ok"] is False
 
 
-@pytest.mark.parametrize("name", [*RIGHT, "augmented", "own_subset"])
-def test_a_right_loader_is_left_alone(whole: dict, first: dict, name: str) -> None:
-    for document in (whole[name], first[name]):
-        assert faults(document) == []
-        assert {one["status"] for one in document["findings"]} == {"ok"}
+@pytest.mark.parametrize("batches", ["all", "4"])
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_loader_is_left_alone(audits: dict[str, dict[str, dict]], name: str, batches: str) -> None:
+    assert {one["status"] for one in audits[batches][name]["findings"]} == {"ok"}
 
 
-def test_a_right_loader_is_seen_to_be_complete(whole: dict, first: dict) -> None:
-    assert "data is split: 4 ranks read 96 samples" in whole["sharded_stream"]["findings"][0]["message"]
-    assert "Together the samplers cover all 96" in first["distributed"]["findings"][0]["message"]
+def test_a_right_loader_is_seen_to_be_complete(audits: dict[str, dict[str, dict]]) -> None:
+    stream, distributed = audits["all"]["sharded_stream"], audits["4"]["distributed"]
+    assert "data is split: 4 ranks read 96 samples" in stream["findings"][0]["message"]
+    assert "Together the samplers cover all 96" in distributed["findings"][0]["message"]
 
 
-def test_padding_is_counted(whole: dict, first: dict) -> None:
-    for document in (whole["distributed_padded"], first["distributed_padded"]):
-        padding = [one for one in document["findings"] if one["id"] == "data-padding"]
+def test_padding_is_counted(audits: dict[str, dict[str, dict]], whole: dict) -> None:
+    for documents in audits.values():
+        padding = [one for one in documents["distributed_padded"]["findings"] if one["id"] == "data-padding"]
         assert [one["message"].split(" at ")[0] for one in padding] == ["3 padded samples"]
     assert not [one for one in whole["distributed"]["findings"] if one["id"] == "data-padding"]
 

@@ -1,6 +1,5 @@
 """The probe in real torch processes: the program sees no difference, and the rows say what it read."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,18 +9,11 @@ import pytest
 from tests.hosts.waiting import BOUND
 
 from allranks.data import probe
-from allranks.data.auditing import conclude, read_rows
+from allranks.data.auditing import read_rows
 from allranks.data.rows import BatchRow, EndRow, EpochRow, LoaderRow, RankRow
 from allranks.gang.agent_archive import beside_the_runner
 
-HERE = Path(__file__).parent
-FOLDER = Path(probe.__file__).parent
-START = (
-    f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import probe; del sys.path[0]; assert probe.install(); "
-    "import runpy; sys.argv[:1] = []; sys.path[0] = sys.argv[0].rpartition('/')[0]; "
-    "runpy.run_path(sys.argv[0], run_name='__main__')"
-)
-
+BEHAVIOUR = str(Path(__file__).parent / "behaviour.py")
 pytestmark = pytest.mark.torch
 
 
@@ -37,15 +29,14 @@ def run(argv: list[str], **more: str) -> str:
 
 @pytest.fixture(scope="module")
 def plain() -> str:
-    return run([sys.executable, str(HERE / "behaviour.py")])
+    return run([sys.executable, BEHAVIOUR])
 
 
 @pytest.mark.parametrize("batches", ["3", *(pytest.param(n, marks=pytest.mark.slow) for n in ("1", "all"))])
 def test_the_program_sees_no_difference(plain: str, tmp_path: Path, batches: str) -> None:
     path = tmp_path / "rows.jsonl"
-    script = str(HERE / "behaviour.py")
     more = {"ALLRANKS_AUDIT_FILE": str(path), "ALLRANKS_AUDIT_BATCHES": batches}
-    assert run([sys.executable, under_runner(tmp_path), script], **more) == plain
+    assert run([sys.executable, under_runner(tmp_path), BEHAVIOUR], **more) == plain
     rows = read_rows(path)
     loaders = [row for row in rows if isinstance(row, LoaderRow)]
     assert len(loaders) == probe.LOADERS
@@ -97,10 +88,9 @@ def test_off_unless_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert probe.install(None) is False
 
 
-def test_a_file_that_cannot_be_written_harms_nobody(plain: str) -> None:
+def test_a_file_that_cannot_be_written_harms_nobody(plain: str, tmp_path: Path) -> None:
     more = {"ALLRANKS_AUDIT_FILE": "/nowhere/rows", "ALLRANKS_AUDIT_BATCHES": "2"}
-    command = START.replace("assert probe.install()", "probe.install()")
-    assert run([sys.executable, "-c", command, str(HERE / "behaviour.py")], **more) == plain
+    assert run([sys.executable, under_runner(tmp_path), BEHAVIOUR], **more) == plain
 
 
 def test_nothing_is_left_after_the_first_batches(tmp_path: Path) -> None:
@@ -122,40 +112,3 @@ def test_nothing_is_left_after_the_first_batches(tmp_path: Path) -> None:
     finally:
         undo()
     assert "allranks" not in module.DataLoader.__iter__.__code__.co_filename
-
-
-@pytest.mark.slow
-def test_ranks_of_a_real_group(tmp_path: Path) -> None:
-    """Two processes with gloo and DDP, each with a sampler of its local rank as on two nodes."""
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN)
-    processes = []
-    for rank in range(2):
-        more = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "GROUP_RANK": str(rank),
-                "ALLRANKS_AUDIT_FILE": str(tmp_path / f"{rank}.jsonl"), "ALLRANKS_AUDIT_BATCHES": "2"}  # fmt: skip
-        argv = [sys.executable, "-c", START, str(script), str(tmp_path / "store")]
-        processes.append(subprocess.Popen(argv, env=environment(**more), stderr=subprocess.PIPE, text=True))
-    for process in processes:
-        _, complaint = process.communicate(timeout=BOUND)
-        assert process.returncode == 0, complaint
-    rows = [row for rank in range(2) for row in read_rows(tmp_path / f"{rank}.jsonl")]
-    found = conclude(rows, {0: ("0", 0), 1: ("1", 0)})
-    assert [(one.id, one.status) for one in found.findings] == [("data-not-sharded", "fail")]
-    assert json.loads(json.dumps(found.to_json()))["ok"] is False
-
-
-TRAIN = """
-import sys, torch, torch.distributed as dist
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-import os
-rank = int(os.environ["RANK"])
-dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
-data = TensorDataset(torch.rand(32, 3, generator=torch.Generator().manual_seed(1)))
-sampler = DistributedSampler(data, num_replicas=1, rank=int(os.environ["LOCAL_RANK"]))
-for epoch in range(2):
-    sampler.set_epoch(epoch)
-    for (x,) in DataLoader(data, 4, sampler=sampler, num_workers=1):
-        model(x).sum().backward()
-dist.destroy_process_group()
-"""

@@ -3,6 +3,7 @@
 import json
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,8 +39,8 @@ def by(share, ranks: int = 16, **more) -> list[dict]:
     ]
 
 
-def on_nodes(local: int, ranks: int = 16) -> dict[int, tuple[str, int]]:
-    return {rank: (f"h{rank // local}", rank % local) for rank in range(ranks)}
+def on_nodes(local: int) -> dict[int, tuple[str, int]]:
+    return {rank: (f"h{rank // local}", rank % local) for rank in range(16)}
 
 
 def read(rows: list[dict]) -> list[Row]:
@@ -58,20 +59,26 @@ def judged(rows: list[dict], layout=None) -> list[Finding]:
     return judge(known, layout or {row.rank or 0: ("h0", row.rank or 0) for row in known})
 
 
+GROUPS = "ranks 0-1, 2-3, 4-5 and 3 more among themselves read the same samples: the loader splits by node only"
+
+
+@pytest.mark.parametrize(
+    ("share", "ranks", "local", "message"),
+    [
+        (lambda rank: rank // 8 * 100, 16, 4, "ranks 0-7 and 8-15 among themselves read the same samples"),
+        (lambda rank: 50 if rank in (3, 5) else rank * 100, 16, 8, "ranks 3,5 read the same samples"),
+        (lambda rank: rank // 2 * 10, 12, 4, GROUPS),
+    ],
+    ids=["not by node", "one pair alone", "many groups are cut short"],
+)
+def test_who_reads_the_same(share, ranks: int, local: int, message: str) -> None:
+    found = said(by(lambda rank: range(share(rank), share(rank) + 8), ranks), on_nodes(local))
+    assert found == [("data-same-samples", "fail", message)]
+
+
 def test_the_layout_decides_what_it_is() -> None:
     rows = by(lambda rank: range(rank // 8 * 100, rank // 8 * 100 + 8))
     assert "splits by node only" in said(rows, on_nodes(8))[0][2]
-    odd = said(rows, on_nodes(4))[0][2]
-    assert odd == "ranks 0-7 and 8-15 among themselves read the same samples"
-
-
-def test_one_pair_alone() -> None:
-    found = said(by(lambda rank: range(50, 58) if rank in (3, 5) else range(rank * 100, rank * 100 + 8)), on_nodes(8))
-    assert found == [("data-same-samples", "fail", "ranks 3,5 read the same samples")]
-
-
-def test_one_node_is_all_there_is() -> None:
-    assert [one[1] for one in said(by(lambda rank: range(rank * 8, rank * 8 + 8), 8), on_nodes(8, 8))] == ["ok"]
 
 
 def test_length_that_does_not_shrink() -> None:
@@ -87,52 +94,45 @@ def test_length_that_does_not_shrink() -> None:
 
 def test_the_fix_also_says_how_accelerate_splits() -> None:
     rows = by(lambda _: range(8))
-    assert "accelerator.prepare(loader)" in judge(read(rows), on_nodes(8))[0].remedy
+    assert "accelerator.prepare(loader)" in judged(rows)[0].remedy
 
 
-def test_an_evaluation_loader_is_a_warning() -> None:
-    found = said(by(lambda _: range(8), grad=False))
-    assert found[0][:2] == ("data-not-sharded", "warn") and "harmless if it evaluates" in found[0][2]
+def share_by_chance(rank: int) -> list[int]:
+    return random.Random(rank).choices(range(100), k=20)
 
 
-def test_overlap_by_chance() -> None:
-    chance = random.Random(2)
-    shares = [chance.choices(range(100), k=20) for _ in range(4)]
-    found = said(by(shares.__getitem__, 4, replacement=True))
-    assert found[0][:2] == ("data-overlap", "fail") and "by chance" in found[0][2]
+def texts(rank: int) -> list[str]:
+    """Few of which another rank has too."""
+    return [*(f"{rank}-{i}" for i in range(199)), "the same line" if rank < 2 else "x" * rank]
 
 
-def test_a_few_equal_texts_in_the_data_are_no_overlap() -> None:
-    rows = []
-    for rank in range(4):
-        content = [f"{rank}-{i}" for i in range(199)] + (["the same line"] if rank < 2 else ["x" * rank])
-        rows += loader(rank, None, content, style="iterable")
-    assert [one[1] for one in said(rows)] == ["ok"]
+def streams(content, **more) -> list[dict]:
+    """Rows of four ranks that read streams."""
+    return [row for rank in range(4) for row in loader(rank, None, content(rank), style="iterable", **more)]
 
 
-def test_samples_that_all_look_alike() -> None:
-    rows = [row for rank in range(4) for row in loader(rank, None, ["zeros"] * 20, style="iterable")]
-    assert said(rows)[0][1] == "unknown"
+BY_RANK_0 = {"class": "DataLoaderDispatcher", "module": "accelerate.data_loader"}
+CARRIED = [{"kind": "data-rank", "rank": rank} for rank in range(4)]
 
 
-def test_unequal_numbers_of_batches() -> None:
-    rows = [row for rank in range(4) for row in loader(
-        rank, None, [f"{rank}-{i}" for i in range(8 if rank else 10)], True, style="iterable")]  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "expected", "words"),
+    [
+        (by(lambda _: range(8), grad=False), ("data-not-sharded", "warn"), "harmless if it evaluates"),
+        (by(share_by_chance, 4, replacement=True), ("data-overlap", "fail"), "by chance"),
+        (streams(texts), ("data-audit", "ok"), "data is split"),
+        (streams(lambda _: ["zeros"] * 20), ("data-audit", "unknown"), ""),
+        (streams(lambda rank: [f"{rank}-{i}" for i in range(8 if rank else 10)], end=True), ("uneven-data", "fail"),
+         "unequal numbers of batches: rank 0 has 5, ranks 1-3 have 4"),
+        ([], ("data-audit", "unknown"), "no rank carried the audit"),
+        (CARRIED[:2], ("data-audit", "unknown"), "no torch DataLoader was iterated on ranks 0-1"),
+        ([*loader(0, None, ["a", "b"], **BY_RANK_0), *CARRIED], ("data-dispatched", "ok"), ""),
+    ],
+    ids=["evaluation", "overlap", "a few equal texts", "look alike", "uneven", "nothing", "no loader", "dispatched"],
+)  # fmt: skip
+def test_what_is_found(rows: list[dict], expected: tuple[str, str], words: str) -> None:
     found = said(rows)
-    assert found[0][:2] == ("uneven-data", "fail")
-    assert found[0][2].startswith("unequal numbers of batches: rank 0 has 5, ranks 1-3 have 4")
-
-
-def test_nothing_to_see() -> None:
-    assert said([])[0] == ("data-audit", "unknown", "no rank carried the audit")
-    found = said([{"kind": "data-rank", "rank": rank} for rank in (0, 1)])
-    assert "no torch DataLoader was iterated on ranks 0-1" in found[0][2]
-
-
-def test_rank_0_reads_for_all() -> None:
-    rows = loader(0, None, ["a", "b"], **{"class": "DataLoaderDispatcher", "module": "accelerate.data_loader"})
-    rows += [{"kind": "data-rank", "rank": rank} for rank in range(4)]
-    assert ("data-dispatched", "ok") in [one[:2] for one in said(rows)]
+    assert [one[:2] for one in found] == [expected] and words in found[0][2]
 
 
 def test_set_epoch() -> None:
@@ -168,8 +168,6 @@ VALUES = st.one_of(
     st.lists(st.lists(st.integers(), max_size=3), max_size=3),
     st.sampled_from(["data-batch", "data-loader", "data-end", "data-epoch"]),
 )  # fmt: skip
-
-
 ROW = st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, VALUES))
 
 
@@ -182,9 +180,3 @@ def test_rows_that_do_not_fit_are_left_out() -> None:
     rows = [{"kind": "data-batch", "hash": ["a"], "n": 1}, {"kind": "data-batch", "hash": [1]}, {"kind": ["x"]}, {}]
     assert [type(row).__name__ for row in read(rows)] == ["BatchRow"]
     assert read_row(b"[" * 5000) is None and read_row(b"\xff") is None and read_row(b"[1]") is None
-
-
-def test_many_groups_are_cut_short() -> None:
-    found = said(by(lambda rank: range(rank // 2 * 10, rank // 2 * 10 + 8), 12), on_nodes(4))
-    text = "ranks 0-1, 2-3, 4-5 and 3 more among themselves read the same samples: the loader splits by node only"
-    assert found[0][2] == text

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from tests.fabric import gang
-from tests.hosts.waiting import BOUND
+from tests.hosts.waiting import BOUND, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FSDP = EXAMPLES / "train_fsdp.py"
@@ -71,15 +71,16 @@ class Ranks:
     def metrics(self, rank: int = 0) -> list[dict[str, Any]]:
         return metrics(self.out, rank)
 
-    def losses(self, rank: int = 0) -> dict[int, float]:
-        return {line["step"]: line["loss"] for line in self.metrics(rank)}
+    def losses(self, rank: int = 0, until: int = 1 << 30) -> dict[int, float]:
+        return {line["step"]: line["loss"] for line in self.metrics(rank) if line["step"] <= until}
 
     def until_step(self, step: int) -> None:
         """Wait until every rank has done this step."""
-        until = time.monotonic() + BOUND
-        while not all(step in self.losses(rank) for rank in range(len(self.processes))):
-            assert time.monotonic() < until and all(one.is_alive() for one in self.processes), self.everything()
-            time.sleep(0.05)
+        def is_done() -> bool:
+            assert all(process.is_alive() for process in self.processes), self.everything()
+            return all(step in self.losses(rank) for rank in range(len(self.processes)))
+
+        wait_until(is_done, what=f"step {step}")
 
 
 def fsdp_words(*changes: str) -> list[str]:

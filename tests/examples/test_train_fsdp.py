@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -13,15 +12,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.examples.ranks import EXAMPLES, FSDP, FsdpRanks, fsdp_words, metrics, module_of
 from tests.hosts.waiting import BOUND
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
-]
-
-from tests.examples.ranks import EXAMPLES, FSDP, FsdpRanks, fsdp_words, metrics, module_of  # noqa: E402
-
+pytestmark = pytest.mark.torch
 CLOSE = 1e-4  # of a loss near 5: sums in another order
 
 
@@ -70,8 +64,7 @@ def test_every_strategy_gives_the_same_losses(strategy: str, mesh: str, straight
     """Ranks 0 and 1 are on one node, 2 and 3 on the other: hybrid_shard shards inside, copies across."""
     run = FsdpRanks(tmp_path, 4, f"fsdp.sharding_strategy={strategy}", "training.max_steps=3", per_node=2).done()
     assert f"{strategy}: {mesh}" in run.said()
-    expected = {step: loss for step, loss in straight.losses().items() if step <= 3}
-    assert run.losses() == pytest.approx(expected, abs=CLOSE)
+    assert run.losses() == pytest.approx(straight.losses(until=3), abs=CLOSE)
 
 
 @pytest.mark.slow
@@ -79,15 +72,14 @@ def test_accumulation_and_recomputing_change_nothing(straight: FsdpRanks, tmp_pa
     run = FsdpRanks(tmp_path, 2, "training.gradient_accumulation=2", "fsdp.activation_checkpointing=true",
               "fsdp.sharding_strategy=hybrid_shard", "training.max_steps=3", per_node=1).done()  # fmt: skip
     assert "2 x 1 (copies x shards), ranks [[0], [1]]" in run.said()
-    expected = {step: loss for step, loss in straight.losses().items() if step <= 3}
-    assert run.losses() == pytest.approx(expected, abs=CLOSE)
+    assert run.losses() == pytest.approx(straight.losses(until=3), abs=CLOSE)
 
 
 @pytest.mark.slow
 def test_bfloat16_comes_near(straight: FsdpRanks, tmp_path: Path) -> None:
     run = FsdpRanks(tmp_path, 2, "fsdp.mixed_precision=bf16", "fsdp.cpu_offload=true", "training.batch_size=4",
               "training.max_steps=2").done()  # fmt: skip
-    expected = {step: loss for step, loss in straight.losses().items() if step <= 2}
+    expected = straight.losses(until=2)
     assert run.losses() == pytest.approx(expected, abs=0.05)
     assert run.losses()[1] != pytest.approx(expected[1], abs=1e-7), "it was not bfloat16 at all"
 
@@ -127,7 +119,7 @@ def test_a_half_written_checkpoint_is_passed_over(resumed: FsdpRanks, tmp_path: 
 
 def test_overlap_reads_its_traces(resumed: FsdpRanks) -> None:
     """Real traces: both ranks, the two steps asked for, the collectives of FSDP with their sizes."""
-    command = [sys.executable, "-c", VERB, str(resumed.out), "--json"]
+    command = [sys.executable, "-m", "allranks", "overlap", str(resumed.out), "--json"]
     told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=BOUND).stdout)
     assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
     for rank in told["ranks"]:
@@ -141,14 +133,6 @@ def test_overlap_reads_its_traces(resumed: FsdpRanks) -> None:
     block = 4 * (12 * 32 * 32 + 13 * 32)
     assert found["all_gather", block // 2] == 2 * 2 * 2 * 2, "two blocks, forward and backward, two steps, two ranks"
     assert told["verdict"].startswith("Communication is ")
-
-
-VERB = """
-from allranks.cli import main
-main.VERBS.setdefault("overlap", "")
-main.main.__globals__["sys"].argv.insert(1, "overlap")
-main.main()
-"""
 
 
 # -- under allranks
@@ -166,7 +150,7 @@ def test_two_virtual_nodes_of_two_ranks(straight: FsdpRanks, tmp_path: Path) -> 
     files = sorted((tmp_path / "out").rglob("rank_*_metrics.jsonl"))
     assert [path.name for path in files] == [f"rank_{rank:02d}_metrics.jsonl" for rank in range(4)]
     losses = {line["step"]: line["loss"] for line in metrics(files[3].parent, 3)}
-    assert losses == pytest.approx({s: loss for s, loss in straight.losses().items() if s <= 2}, abs=CLOSE)
+    assert losses == pytest.approx(straight.losses(until=2), abs=CLOSE)
 
 
 # -- settings

@@ -1,34 +1,27 @@
 """The example of reinforcement learning: generate, gather padded completions, update, with real ranks."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
-from tests.examples.ranks import EXAMPLES, Ranks, metrics, module_of
+from tests.examples.ranks import EXAMPLES, Ranks, module_of
 
 SCRIPT = EXAMPLES / "train_grpo.py"
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
-]
+pytestmark = pytest.mark.torch
 
 
 def train(out: Path) -> Ranks:
     return Ranks(SCRIPT, out, "--out", str(out), "--steps", "25")
 
 
-def rewards(out: Path, rank: int) -> list[float]:
-    return [line["reward"] for line in metrics(out, rank)]
-
-
 def test_the_policy_learns_from_the_completions_of_all_ranks_and_again_the_same(tmp_path: Path) -> None:
-    output = train(tmp_path / "one").finish()
-    train(tmp_path / "again").finish()
+    first, again = train(tmp_path / "one"), train(tmp_path / "again")
+    output = first.finish()
+    again.finish()
     assert "step 25/25 reward " in output and "of 160 completions" in output
-    one = rewards(tmp_path / "one", 0)
-    assert one[0] < 0.3 < 0.6 < one[-1]
-    assert one == rewards(tmp_path / "one", 1) == rewards(tmp_path / "again", 0)
-    assert {line["longest"] for line in metrics(tmp_path / "one", 0)} <= set(range(1, 9))
+    rewards = [line["reward"] for line in first.metrics()]
+    assert rewards[0] < 0.3 < 0.6 < rewards[-1]
+    assert [[line["reward"] for line in rows] for rows in (first.metrics(1), again.metrics())] == [rewards] * 2
+    assert {line["longest"] for line in first.metrics()} <= set(range(1, 9))
 
 
 def test_advantages_are_of_the_samples_of_one_prompt_and_the_end_is_counted_once() -> None:

@@ -1,7 +1,6 @@
 """The example: what the demo promises of it, with real ranks."""
 
 import functools
-import importlib.util
 import operator
 import os
 import signal
@@ -17,10 +16,7 @@ from tests.hosts.waiting import BOUND
 
 SCRIPT = EXAMPLES / "train_lm.py"
 SMALL = ["--batch", "2", "--context", "32", "--layers", "1", "--width", "32"]
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
-]
+pytestmark = pytest.mark.torch
 
 
 def ranks_of(out: Path, *options: str, world: int = 2) -> Ranks:
@@ -52,9 +48,7 @@ def test_ranks_train_on_different_data_and_agree_on_the_mean(straight):
     one, other = (losses(straight[0], rank) for rank in (0, 1))
     assert [line[:2] for line in one] == [line[:2] for line in other]
     assert all(mine[2] != theirs[2] for mine, theirs in zip(one, other, strict=True))
-    assert all(
-        mine[1] == pytest.approx((mine[2] + theirs[2]) / 2) for mine, theirs in zip(one, other, strict=True)
-    )
+    assert [line[1] for line in one] == pytest.approx([(a[2] + b[2]) / 2 for a, b in zip(one, other, strict=True)])
 
 
 @pytest.mark.slow
@@ -99,8 +93,7 @@ def test_sigterm_to_one_rank_saves_and_ends_all_in_order(tmp_path):
 
 @pytest.mark.slow
 def test_alone_without_any_environment(tmp_path):
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "ALLRANKS_OUTPUT_DIR")
-    clean = {name: value for name, value in os.environ.items() if name not in names}
+    clean = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
     command = [sys.executable, str(SCRIPT), *SMALL, "--steps", "2"]
     done = subprocess.run(command, env=clean, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND)
     assert (done.returncode, done.stderr) == (0, "")

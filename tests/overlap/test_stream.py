@@ -91,8 +91,7 @@ def test_a_union_holds_every_moment_once(pairs) -> None:
 @given(INTERVALS, INTERVALS, st.integers(0, 40), st.integers(0, 40))
 @settings(max_examples=examples(50))
 def test_cover_counts_moments(one, other, start, end) -> None:
-    first = Spans(one)
-    second = Spans(other)
+    first, second = Spans(one), Spans(other)
     inside = moments([(start, end)])
     assert first.within(start, end) == len(moments(one) & inside)
     assert intersection(first, second).within(start, end) == len(moments(one) & moments(other) & inside)
