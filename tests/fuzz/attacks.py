@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 if sys.version_info >= (3, 11):
@@ -25,6 +25,7 @@ CATEGORIES = {
     c.CATEGORY_DIGIT: "10", c.CATEGORY_NOT_DIGIT: "x ", c.CATEGORY_SPACE: " \t", c.CATEGORY_NOT_SPACE: "x-",
     c.CATEGORY_WORD: "x1", c.CATEGORY_NOT_WORD: " -",
 }  # fmt: skip
+REPEATS = (c.MAX_REPEAT, c.MIN_REPEAT, getattr(c, "POSSESSIVE_REPEAT", c.MAX_REPEAT))
 Parsed = Sequence[tuple[Any, Any]]
 
 
@@ -58,15 +59,11 @@ def attack(before: str, unit: str, end: str, length: int) -> str:
     return before + unit * max(1, (length - len(before) - len(end)) // len(unit)) + end
 
 
-def _joined(parts: Iterable[list[str]]) -> list[str]:
-    """Samples of parts in a row: each part's samples occur, not all their combinations."""
-    given = [part for part in parts if part]
-    most = max((len(part) for part in given), default=1)
-    return list(dict.fromkeys("".join(part[n % len(part)] for part in given) for n in range(most)))[:SAMPLES]
-
-
 def _samples(tree: Parsed) -> list[str]:
-    return _joined(_sample(op, value) for op, value in tree) or [""]
+    """Samples of parts in a row: each part's samples occur, not all their combinations."""
+    given = [samples for samples in (_sample(op, value) for op, value in tree) if samples]
+    most = max((len(samples) for samples in given), default=1)
+    return list(dict.fromkeys("".join(part[n % len(part)] for part in given) for n in range(most)))[:SAMPLES] or [""]
 
 
 def _sample(op: Any, value: Any) -> list[str]:
@@ -83,7 +80,7 @@ def _sample(op: Any, value: Any) -> list[str]:
         return list(dict.fromkeys(s for branch in value[1] for s in _samples(list(branch))[:2]))[: 4 * SAMPLES]
     if op is c.SUBPATTERN:
         return _samples(list(value[3]))
-    if op in (c.MAX_REPEAT, c.MIN_REPEAT) or op is getattr(c, "POSSESSIVE_REPEAT", None):
+    if op in REPEATS:
         least, most, body = value
         bodies = _samples(list(body))
         counts = dict.fromkeys((max(1, least), least, min(int(most), least + 3)))
@@ -116,20 +113,24 @@ def _in_set(character: str, items: Parsed) -> bool:
     )
 
 
+def _bodies(op: Any, value: Any) -> list[Parsed]:
+    """What lies inside of a part."""
+    if op in REPEATS:
+        return [list(value[2])]
+    if op is c.SUBPATTERN:
+        return [list(value[3])]
+    if op is c.BRANCH:
+        return [list(branch) for branch in value[1]]
+    return [list(value[1])] if op in (c.ASSERT, c.ASSERT_NOT) else []
+
+
 def _starts(tree: Parsed, befores: list[str]) -> Iterator[tuple[str, str]]:
     """(what stands before, a body) of every repetition."""
     for op, value in tree:
-        if op in (c.MAX_REPEAT, c.MIN_REPEAT) or op is getattr(c, "POSSESSIVE_REPEAT", None):
-            if value[1] > 1:
-                yield from ((before, body) for before in befores[:3] for body in _samples(list(value[2])))
-            yield from _starts(list(value[2]), befores)
-        elif op is c.SUBPATTERN:
-            yield from _starts(list(value[3]), befores)
-        elif op is c.BRANCH:
-            for branch in value[1]:
-                yield from _starts(list(branch), befores)
-        elif op in (c.ASSERT, c.ASSERT_NOT):
-            yield from _starts(list(value[1]), befores)
+        if op in REPEATS and value[1] > 1:
+            yield from ((before, body) for before in befores[:3] for body in _samples(list(value[2])))
+        for body in _bodies(op, value):
+            yield from _starts(body, befores)
         befores = [b + s for b in befores[:3] for s in (_sample(op, value) or [""])[:3]][:4]
 
 
@@ -143,16 +144,10 @@ def _atoms(tree: Parsed) -> Iterator[str]:
         if run:
             yield run
             run = ""
-        if op is c.BRANCH:
-            for branch in value[1]:
-                yield from _atoms(list(branch))
-        elif op is c.SUBPATTERN:
-            yield from _atoms(list(value[3]))
-        elif op in (c.MAX_REPEAT, c.MIN_REPEAT) or op is getattr(c, "POSSESSIVE_REPEAT", None):
-            yield from _atoms(list(value[2]))
-        elif op in (c.ASSERT, c.ASSERT_NOT):
-            yield from _atoms(list(value[1]))
-        else:
+        bodies = _bodies(op, value)
+        for body in bodies:
+            yield from _atoms(body)
+        if not bodies:
             yield from (s for s in _sample(op, value) if s)
     if run:
         yield run

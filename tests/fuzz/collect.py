@@ -62,18 +62,11 @@ class Used(NamedTuple):
         return re.compile(self.pattern.encode("latin-1"), flags) if self.is_bytes else re.compile(self.pattern, flags)
 
 
-class Collected(NamedTuple):
-    """Every pattern once; calls whose pattern is not known before they run."""
-
-    patterns: list[Used]
-    built: list[str]
-
-
-def collect() -> Collected:
-    """All patterns of the package, from a process of its own."""
+def collect() -> tuple[list[Used], list[str]]:
+    """All patterns of the package, and calls whose pattern is not known before they run, by a process of its own."""
     raw = subprocess.run([sys.executable, __file__], capture_output=True, check=True, timeout=120).stdout
     document = json.loads(raw)
-    return Collected([Used(p, f, b, w, frozenset(m)) for p, f, b, w, m in document["patterns"]], document["built"])
+    return [Used(p, f, b, w, frozenset(m)) for p, f, b, w, m in document["patterns"]], document["built"]
 
 
 class _Call(NamedTuple):
@@ -129,7 +122,9 @@ def _methods(name: str, file: str, sources: dict[str, str]) -> frozenset[str]:
     """What is done with a compiled pattern of that name, wherever it is; empty where it is handed on."""
     found = set()
     for other, source in sources.items():
-        if name not in source or (other != file and not _imports(source, Path(file).stem, name)):
+        module = Path(file).stem
+        imported = rf"\b{module}\.{name}\b|from \S*\b{module} import (?:\([^)]*|[^\n]*)\b{name}\b"
+        if name not in source or (other != file and not re.search(imported, source)):
             continue
         for match in re.finditer(rf"\b{name}\b(?!\s*=[^=])(?:\.(\w+)\()?", source):
             if match[1] in METHODS:
@@ -137,12 +132,6 @@ def _methods(name: str, file: str, sources: dict[str, str]) -> frozenset[str]:
             elif "import" not in source[source.rfind("\n", 0, match.start()) + 1 : match.start()]:
                 return frozenset()
     return frozenset(found)
-
-
-def _imports(source: str, module: str, name: str) -> bool:
-    return (
-        re.search(rf"\b{module}\.{name}\b|from \S*\b{module} import (?:\([^)]*|[^\n]*)\b{name}\b", source) is not None
-    )
 
 
 def _constant(call: _Call) -> str | bytes | None:
@@ -154,9 +143,7 @@ def _constant(call: _Call) -> str | bytes | None:
 
 def _main() -> None:
     sources = {str(p.relative_to(ROOT)): p.read_text() for p in sorted(ROOT.rglob("*.py"))}
-    calls = [
-        call for file, source in sources.items() if CALL.search(source) for call in _calls(ast.parse(source), file)
-    ]
+    calls = [c for file, source in sources.items() if CALL.search(source) for c in _calls(ast.parse(source), file)]
     at_import = _at_import()
     calls = [call._replace(pattern=_constant(call)) if call.constant else call for call in calls]
     found: dict[tuple[str | bytes, int], tuple[str, set[str], bool]] = {}
@@ -175,14 +162,15 @@ def _main() -> None:
             methods = _methods(name, file, sources) if name else frozenset(HELD.get(file, "").split())
         for pattern, flags in patterns:
             note(pattern, flags, f"{file}:{line}", methods)
+    built = []
     for call in calls:
+        where = f"{call.file}:{call.line}"
         if call.pattern is not None and call.method != "compile":
-            note(call.pattern, call.flags, f"{call.file}:{call.line}", frozenset({call.method}))
-    built = [f"{c.file}:{c.line}" for c in calls
-             if c.pattern is None and (c.file, c.line) not in at_import and c.file not in BUILT]  # fmt: skip
-    lazy = [c for c in calls if c.pattern is not None and c.method == "compile" and (c.file, c.line) not in at_import]
-    for call in lazy:
-        note(call.pattern or "", call.flags, f"{call.file}:{call.line}", frozenset())
+            note(call.pattern, call.flags, where, frozenset({call.method}))
+        elif call.pattern is not None and (call.file, call.line) not in at_import:
+            note(call.pattern, call.flags, where, frozenset())
+        elif (call.file, call.line) not in at_import and call.file not in BUILT:
+            built.append(where)
     patterns = [
         (p if isinstance(p, str) else p.decode("latin-1"), f, isinstance(p, bytes), w, sorted(m) if known else [])
         for (p, f), (w, m, known) in found.items()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ import pytest
 from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, hostile_json, mutated
 from tests.gang.test_gang import Drive, facts_of, reached
-from tests.hosts.waiting import BOUND
+from tests.hosts.waiting import BOUND, wait_until
 from tests.outcome import outcome
+from tests.protocol.test_orders import PASSED
 
 from allranks.agent.agent import Agent
 from allranks.agent.controller_session import ControllerSession
@@ -92,6 +93,12 @@ OF_NODES: list[Message] = [
 # -- frames ----------------------------------------------------------------------------------------------
 
 
+def packed(message: Any) -> bytes:
+    """A frame; nothing where the message cannot be one."""
+    found = outcome((TypeError, ValueError, AttributeError), pack_json, message)
+    return found if isinstance(found, bytes) else b""
+
+
 def frame(rng: random.Random) -> bytes:
     """A frame as it should be, or one that should be refused."""
     kind = rng.randrange(7)
@@ -107,7 +114,7 @@ def frame(rng: random.Random) -> bytes:
     if kind == 3:
         return struct.pack(">IB", rng.choice((0, 1, 5, MAX_JSON + 2, (1 << 32) - 1)), rng.choice(b"JOX\0"))
     if kind == 4:
-        return pack_json(mutated(rng.choice(OF_NODES), rng) if rng.random() < 0.9 else {"type": "x" * 100_000})
+        return packed(mutated(rng.choice(OF_NODES), rng) if rng.random() < 0.9 else {"type": "x" * 100_000})
     return flipped(pack_json(rng.choice(OF_NODES)), rng) if kind == 5 else rng.randbytes(rng.randrange(40))
 
 
@@ -125,12 +132,7 @@ def decoded(data: bytes, cuts: list[int]) -> tuple[list[Frame], str, int]:
 
 def test_any_bytes_are_frames_or_a_frame_error(campaign: Campaign) -> None:
     for chance in campaign.cases(400):
-        parts: list[bytes] = []
-        for _ in range(chance.randrange(1, 6)):
-            try:
-                parts.append(frame(chance))
-            except (TypeError, ValueError, AttributeError):
-                continue  # what cannot be packed
+        parts = [frame(chance) for _ in range(chance.randrange(1, 6))]
         data = b"".join(parts)
         bounds = [sum(map(len, parts[:n])) for n in range(1, len(parts))]
         found, why, waits = decoded(data, bounds + [chance.randrange(len(data) + 1) for _ in range(3)])
@@ -151,10 +153,10 @@ def test_any_bytes_are_frames_or_a_frame_error(campaign: Campaign) -> None:
 
 def of_node(rng: random.Random, messages: list[Message]) -> Message | None:
     """A message as the decoder lets it through; None where it doesn't."""
-    try:
-        (found,) = Decoder().feed(pack_json(mutated(rng.choice(messages), rng)))
-    except (FrameError, TypeError, ValueError, AttributeError):
+    frames = outcome(FrameError, Decoder().feed, packed(mutated(rng.choice(messages), rng)))
+    if isinstance(frames, FrameError) or not frames:
         return None
+    (found,) = frames
     assert isinstance(found, dict)
     return found
 
@@ -200,28 +202,30 @@ def test_the_gang_takes_any_message_of_a_node(campaign: Campaign) -> None:
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Controller:
-    spec = RunSpec.of(command=("true",), local=1, nproc=2, runs_dir=str(tmp_path / "runs"))
-    session = sessions.create(spec, virtual_cluster(1), ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView)
+    """Two nodes with a rank each: local0 has rank 0."""
+    spec = RunSpec.of(command=("true",), local=2, nproc=1, runs_dir=str(tmp_path / "runs"))
+    session = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView)
+    for number, node in enumerate(session.controller.roster.nodes.values()):
+        node.take_ranks({number: RankState(number, 0, "started", pid=100 + number)})
+    session.controller.roster.state = State.RUNNING
     return session.controller
 
 
-OWN = [m for m in OF_NODES if m["type"] in ("pong", "got", "refused", "dropped", "drained")]
-
-
-def test_a_node_alone_makes_no_controller_leave(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_alone_makes_no_controller_leave(controller: Controller) -> None:
     """`replaced` counts where run.json names another controller: the exit code would be 0."""
-    (member,) = controller.links.members.values()
+    member, _ = controller.links.members.values()
     for _ in range(100):
         controller.take_frames(member, [{"type": "replaced"}])
     assert not controller.replaced
     document = controller.run_dir.read_document("run.json")
     assert document is not None
     controller.run_dir.write_document("run.json", {**document, "controller": {"host": "h9", "pid": 7, "start_time": 1}})
-    deadline = time.monotonic() + BOUND
-    while not controller.replaced and time.monotonic() < deadline:
+
+    def is_replaced() -> bool:
         controller.take_frames(member, [{"type": "replaced"}])
-    assert controller.replaced
-    capsys.readouterr()
+        return controller.replaced
+
+    wait_until(is_replaced)
 
 
 def test_an_allranks_of_another_protocol_takes_no_run_over(controller: Controller) -> None:
@@ -237,18 +241,6 @@ def test_an_allranks_of_another_protocol_takes_no_run_over(controller: Controlle
     assert run.read_result() is None
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Controller:
-    """Two nodes with a rank each: local0 has rank 0."""
-    spec = RunSpec.of(command=("true",), local=2, nproc=1, runs_dir=str(tmp_path / "runs"))
-    reach = ssh_reach(spec)
-    session = sessions.create(spec, virtual_cluster(2), reach, dict(os.environ), str(tmp_path), OutputView)
-    for number, node in enumerate(session.controller.roster.nodes.values()):
-        node.take_ranks({number: RankState(number, 0, "started", pid=100 + number)})
-    session.controller.roster.state = State.RUNNING
-    return session.controller
-
-
 def of_the_first(controller: Controller) -> tuple[object, ...]:
     """All that is kept of node local0, its rank and its files."""
     node = controller.roster.nodes["local0"]
@@ -261,55 +253,40 @@ def of_the_first(controller: Controller) -> tuple[object, ...]:
     return (repr(node), files, controller.observing.progress.by_rank().get(0), dropped)
 
 
-def test_one_nodes_frames_change_nothing_of_another(
-    pair: Controller, campaign: Campaign, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_nodes_frames_change_nothing_of_another(controller: Controller, campaign: Campaign) -> None:
     """Also `replaced` and `refused`; what they cause in files and events is bounded, and the other's beats hold."""
-    first, second = pair.links.members.values()
-    pair.take_frames(first, [OutputFrame(Stream(0, 0, 0), 0, b"mine\n")])
-    before = of_the_first(pair)
+    first, second = controller.links.members.values()
+    controller.take_frames(first, [OutputFrame(Stream(0, 0, 0), 0, b"mine\n")])
+    before = of_the_first(controller)
     kept = [m for m in OF_NODES if m["type"] not in ("hello", "exit", "fault", "ended", "drained")]  # these end the run
     for chance in campaign.cases(400):
         stream = Stream(chance.randrange(12), chance.randrange(3), chance.choice((0, 1, 65535)))
         offset = chance.choice((0, 1, 100, 1 << 20, MAX_OFFSET))
         message = of_node(chance, kept)
         frames: list[Frame] = [OutputFrame(stream, offset, hostile_json(chance)[:500] + b"\n")]
-        pair.take_frames(second, frames if message is None or chance.random() < 0.4 else [message])
-        pair.take_frames(first, [{"type": "pong", "sent": 1000.0, "t": 1000.1}])
-        assert of_the_first(pair) == before
-        assert not pair.replaced
+        controller.take_frames(second, frames if message is None or chance.random() < 0.4 else [message])
+        controller.take_frames(first, [{"type": "pong", "sent": 1000.0, "t": 1000.1}])
+        assert of_the_first(controller) == before
+        assert not controller.replaced
     assert first.heard >= second.heard
-    assert all(isinstance(count, int) for count in pair.recording.undecodable.counts.values())
-    assert json.loads(json.dumps(encode(pair.status())))["nodes"]
-    files = [path for path in pair.run_dir.path.rglob("*") if path.is_file()]
+    assert all(isinstance(count, int) for count in controller.recording.undecodable.counts.values())
+    assert json.loads(json.dumps(encode(controller.status())))["nodes"]
+    files = [path for path in controller.run_dir.path.rglob("*") if path.is_file()]
     assert len(files) < 30
-    assert (pair.run_dir.path / "events.jsonl").stat().st_size < 9 << 20
+    assert (controller.run_dir.path / "events.jsonl").stat().st_size < 9 << 20
     assert sum(path.stat().st_size for path in files) < 3 << 30, "holes count, as they do for who reads them"
-    capsys.readouterr()
 
 
 # -- the agent's side ------------------------------------------------------------------------------------
 
 OF_CONTROLLER: list[Message] = [
-    {"type": "hello", "protocol": 1, "lease": 30.0, "have": {"0/0/0": 5, "1/0/0": 7}},
+    *PASSED,
     {"type": "ship", "sha256": "ab", "packed": 10, "files": 1, "bytes": 3},
     {"type": "listen", "port": 0, "token": "abc", "nonce_dir": None},
-    {"type": "probe", "addresses": ["127.0.0.1"], "port": 1, "token": "abc", "seconds": 0.1, "only": None},
     {"type": "start", "attempt": 0, "follow": [{"kind": "metrics", "rank": 0, "path": "m.jsonl"}], "make": [],
      "ranks": [{"rank": 0, "local_rank": 0, "argv": ["./no-such-program"], "env": {"A": "1"}, "workdir": "."}]},
-    {"type": "ping", "sent": 1000.0},
-    {"type": "ack", "sizes": {"0/0/0": 5}},
-    {"type": "taken", "output": 5},
-    {"type": "end", "grace": 1.0, "reason": "again"},
-    {"type": "stacks", "ranks": [0], "ask": ""},
-    {"type": "profile", "ranks": [0], "seconds": 5.0},
-    {"type": "counters", "ranks": [0]},
-    {"type": "call-times", "ranks": [0], "most": 400, "suspects": []},
-    {"type": "signal", "name": "USR1", "order": 1, "attempt": 0},
     {"type": "setup", "seconds": 1.0, "command": ["x"], "kind": "script", "workdir": "."},
-    {"type": "reach", "token": "abc", "sender": 1, "seconds": 0.1, "names": ["h2"], "peers": {}},
     {"type": "serve", "token": "abc", "seconds": 0.1},
-    {"type": "release"},
     {"type": "nonsense"},
 ]  # fmt: skip
 REFUSALS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)  # the agent's loop has them
@@ -351,56 +328,52 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quiet]:
         yield Quiet(header, str(tmp_path), listener, supervisor)
 
 
-def test_any_order_to_the_agent_is_done_answered_or_refused(
-    agent: Quiet, tmp_path: Path, campaign: Campaign, capfd: pytest.CaptureFixture[str]
-) -> None:
+@contextlib.contextmanager
+def connected(place: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(BOUND)
+        client.connect(str(place / "agent.sock"))
+        yield client
+
+
+def answers(agent: Quiet, client: socket.socket) -> list[str]:
+    """The types of what the agent has sent."""
+    agent.session.send_output()
+    found = [m["type"] for m in Decoder().feed(client.recv(1 << 16)) if isinstance(m, dict)]
+    agent.session.drop()
+    return found
+
+
+def test_any_order_to_the_agent_is_done_answered_or_refused(agent: Quiet, tmp_path: Path, campaign: Campaign) -> None:
     """A frame that is none ends the connection and nothing else; the next one is heard."""
     for chance in campaign.cases(250):
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(BOUND)
-            client.connect(str(tmp_path / "agent.sock"))
+        with connected(tmp_path) as client:
             data = pack_json(OF_CONTROLLER[0]) + b"".join(order(chance) for _ in range(chance.randrange(1, 5)))
             client.sendall(data[: 64 << 10])
             if isinstance(outcome(REFUSALS, agent.hear), Exception):
                 campaign.counts["errors"] = campaign.counts.get("errors", 0) + 1
             agent.session.drop()
             agent.forget_what_has_ended()
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(BOUND)
-        client.connect(str(tmp_path / "agent.sock"))
+    with connected(tmp_path) as client:
         client.sendall(pack_json({"type": "hello", "protocol": 1}) + pack_json({"type": "ping", "sent": 5.0}))
         agent.hear()
-        agent.session.send_output()
-        answers = Decoder().feed(client.recv(1 << 16))
-        assert [m["type"] for m in answers if isinstance(m, dict)][:2] == ["hello", "pong"]
-        agent.session.drop()
-    capfd.readouterr()
+        assert answers(agent, client)[:2] == ["hello", "pong"]
 
 
 def order(rng: random.Random) -> bytes:
     """An order of a controller, as it should be or not."""
-    if rng.random() < 0.2:
-        return frame(rng)
-    try:
-        return pack_json(mutated(rng.choice(OF_CONTROLLER), rng))
-    except (AttributeError, TypeError, ValueError):
-        return b""
+    return frame(rng) if rng.random() < 0.2 else packed(mutated(rng.choice(OF_CONTROLLER), rng))
 
 
-def test_no_bytes_of_a_stranger_reach_the_controller_of_an_agent(
-    agent: Quiet, tmp_path: Path, campaign: Campaign, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_stranger_reaches_the_controller_of_an_agent(agent: Quiet, tmp_path: Path, campaign: Campaign) -> None:
     """Whoever connects and sends anything but a hello that is accepted replaces nobody, and is not obeyed."""
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(BOUND)
-        client.connect(str(tmp_path / "agent.sock"))
+    with connected(tmp_path) as client:
         client.sendall(pack_json(OF_CONTROLLER[0]))
         agent.hear()
         link = agent.session.link
         assert link is not None
         for chance in campaign.cases(250):
-            with socket.socket(socket.AF_UNIX) as stranger:
-                stranger.connect(str(tmp_path / "agent.sock"))
+            with connected(tmp_path) as stranger:
                 first = chance.choice((b"", order(chance), pack_json({"type": "hello", "protocol": 2})))
                 if b'"hello"' in first and b'"protocol":1' in first.replace(b" ", b""):
                     continue
@@ -410,8 +383,4 @@ def test_no_bytes_of_a_stranger_reach_the_controller_of_an_agent(
         agent.hear()
         client.sendall(pack_json({"type": "ping", "sent": 5.0}))
         agent.hear()
-        agent.session.send_output()
-        answers = [m["type"] for m in Decoder().feed(client.recv(1 << 16)) if isinstance(m, dict)]
-        assert answers == ["hello", "pong"]
-        agent.session.drop()
-    capfd.readouterr()
+        assert answers(agent, client) == ["hello", "pong"]

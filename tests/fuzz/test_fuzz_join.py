@@ -13,13 +13,12 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.campaign import Campaign
 from tests.fuzz.nasty import flipped, hostile_json, mutated
-from tests.hosts.waiting import BOUND
+from tests.hosts.waiting import BOUND, wait_until
 
 from allranks.agent.dial import Dialler, DialOutcome, Relay, Rules, Tries
 from allranks.agent.tls import Encryption
@@ -52,10 +51,18 @@ CONTROLS: list[Message] = [
 ]
 
 
-@functools.cache
-def certified() -> Encryption | None:
-    """A listener's part of encryption, made once."""
-    return own_encryption()[0]
+certified = functools.cache(lambda: own_encryption()[0])
+
+
+def shaken(sock: socket.socket, shake: Handshake, rng: random.Random, chance: float = 0.0) -> bool:
+    """Carry a handshake to its end; False where a reply was broken: bytes may be missing, and the other side waits."""
+    while not shake.done:
+        reply = shake.feed(sock.recv(4096))
+        is_broken = bool(reply) and rng.random() < chance
+        sock.sendall(flipped(reply, rng) if is_broken else reply)
+        if is_broken:
+            return False
+    return True
 
 
 def answer(client: socket.socket, rng: random.Random) -> None:
@@ -63,17 +70,8 @@ def answer(client: socket.socket, rng: random.Random) -> None:
     with contextlib.suppress(OSError, ValueError), client:
         client.settimeout(BOUND)
         shake = Handshake(SECRET, listens=True, encryption=rng.choice((None, certified())))
-        reply = shake.feed(client.recv(4096))
-        if rng.random() < 0.5:
-            client.sendall(flipped(reply, rng))
+        if not shaken(client, shake, rng, 0.4):
             return
-        client.sendall(reply)
-        while not shake.done:
-            reply = shake.feed(client.recv(4096))
-            is_broken = bool(reply) and rng.random() < 0.3
-            client.sendall(flipped(reply, rng) if is_broken else reply)
-            if is_broken:  # bytes may be missing, for which the other side waits
-                return
         records = shake.channel()
         client.sendall(b"".join(_records(records, rng) for _ in range(rng.randrange(1, 8))))
 
@@ -144,40 +142,33 @@ def admit(seats: dict[int, Seat], hello: HelloControl, address: str) -> int:
     return hello.rank
 
 
-def greeting(rng: random.Random) -> Callable[[socket.socket], None]:
+OF_NODES: list[Message] = [
+    {"type": "close", "number": 1},
+    {"type": "stop", "reason": "later"},
+    {"type": "declined", "token": "0123456789abcdef", "message": "no"},
+]
+
+
+def greet(sock: socket.socket, rng: random.Random) -> None:
     """What one stranger does: noise, a broken handshake, or (who knows the secret) broken records."""
     hello = {"type": "hello", "rank": 2, "hostname": "h", "instance": "i", "nproc": 1, "begun": False, "nnodes": "3"}
     if rng.random() < 0.3:
         hello["call"] = "0123456789abcdef0123456789abcdef"
-
-    def talk(sock: socket.socket) -> None:
-        kind = rng.randrange(4)
-        if kind == 0:
-            sock.sendall(flipped(HELLO + bytes(64), rng))
-            return
-        shake = Handshake(SECRET, listens=False, encryption=rng.choice((None, Encryption())))
-        sock.sendall(shake.begin())
-        while not shake.done:
-            reply = shake.feed(sock.recv(4096))
-            sock.sendall(flipped(reply, rng) if kind == 1 and reply else reply)
-            if kind == 1 and reply:
-                return
-        records = shake.channel()
-        first = mutated(hello, rng) if kind == 2 else hello
-        sock.sendall(records.pack(b"C" + json.dumps(first).encode()))
-        for _ in range(rng.randrange(40)):
-            word = rng.choice(
-                (
-                    {"type": "close", "number": 1},
-                    {"type": "stop", "reason": "later"},
-                    {"type": "declined", "token": "0123456789abcdef", "message": "no"},
-                )
-            )
-            noise = rng.choice((b"D", b"X", b"D\0\0\0\7")) + rng.randbytes(rng.randrange(4, 60))
-            control = b"C" + json.dumps(mutated(word, rng)).encode()
-            sock.sendall(records.pack(rng.choice((noise, control))))
-
-    return talk
+    kind = rng.randrange(4)
+    if kind == 0:
+        sock.sendall(flipped(HELLO + bytes(64), rng))
+        return
+    shake = Handshake(SECRET, listens=False, encryption=rng.choice((None, Encryption())))
+    sock.sendall(shake.begin())
+    if not shaken(sock, shake, rng, float(kind == 1)):
+        return
+    records = shake.channel()
+    first = mutated(hello, rng) if kind == 2 else hello
+    sock.sendall(records.pack(b"C" + json.dumps(first).encode()))
+    for _ in range(rng.randrange(40)):
+        noise = rng.choice((b"D", b"X", b"D\0\0\0\7")) + rng.randbytes(rng.randrange(4, 60))
+        control = b"C" + json.dumps(mutated(rng.choice(OF_NODES), rng)).encode()
+        sock.sendall(records.pack(rng.choice((noise, control))))
 
 
 def test_whatever_strangers_and_nodes_send_the_others_go_on(campaign: Campaign) -> None:
@@ -189,16 +180,14 @@ def test_whatever_strangers_and_nodes_send_the_others_go_on(campaign: Campaign) 
     try:
         shake = Handshake(SECRET, listens=False)
         good.sendall(shake.begin())
-        while not shake.done:
-            good.sendall(shake.feed(good.recv(4096)))
+        shaken(good, shake, campaign.random)
         records = shake.channel()
         good.sendall(records.pack(pack_control({"type": "hello", "rank": 1, "instance": "good"})))
-        while 1 in listener.missing():
-            time.sleep(0.01)
+        wait_until(lambda: 1 not in listener.missing())
         for chance in campaign.cases(400):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), BOUND) as sock:
                 sock.settimeout(BOUND)
-                greeting(chance)(sock)
+                greet(sock, chance)
                 sock.shutdown(socket.SHUT_WR)
                 while sock.recv(65536):
                     pass

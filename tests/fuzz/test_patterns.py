@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 from tests.campaign import Campaign
 from tests.fuzz.attacks import ENDS, Kind, attack, kinds_of
-from tests.fuzz.collect import ANCHORED, Collected, Used, collect
+from tests.fuzz.collect import ANCHORED, Used, collect
 
 from allranks.diagnose.logs.lines import read_line
 from allranks.diagnose.signatures import row_of
@@ -54,9 +54,7 @@ def _clock() -> Iterator[None]:
     signal.signal(signal.SIGVTALRM, before)
 
 
-@cache
-def _all() -> Collected:
-    return collect()
+collected = cache(collect)
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -133,8 +131,9 @@ def _said(took: float, text: str, kind: Kind) -> str:
 
 def test_every_pattern_is_known_before_it_runs() -> None:
     """A pattern that is put together from data is pumped by no test: BUILT in `collect` says which do that and why."""
-    assert _all().built == []
-    assert len(_all().patterns) > 500
+    patterns, built = collected()
+    assert built == []
+    assert len(patterns) > 500
 
 
 PARTS = 12
@@ -143,7 +142,7 @@ PARTS = 12
 @pytest.mark.parametrize("part", range(PARTS))
 def test_matching_takes_time_in_proportion_to_the_line(part: int) -> None:
     found = []
-    for used in _all().patterns[part::PARTS]:
+    for used in collected()[0][part::PARTS]:
         wrong = _wrong(used)
         found += [f"{used.where}: {used.pattern[:200]!r}: {wrong}"] if wrong else []
     assert found == []
@@ -163,7 +162,7 @@ def _wrong(used: Used) -> str:
 
 
 def test_any_mixture_of_its_parts(campaign: Campaign) -> None:
-    patterns = _all().patterns
+    patterns, _ = collected()
     for chance in campaign.cases(200):
         used = chance.choice(patterns)
         kinds = kinds_of(used.pattern, used.flags)
@@ -188,7 +187,7 @@ USERS = {
 @pytest.mark.parametrize("name", USERS)
 def test_a_line_goes_through_all_that_looks_at_it(name: str, campaign: Campaign) -> None:
     """The patterns of one reader together, on strings of any of them."""
-    patterns = _all().patterns
+    patterns, _ = collected()
     for chance in campaign.cases(60):
         used = chance.choice(patterns)
         kind = chance.choice(kinds_of(used.pattern, used.flags))
