@@ -1,7 +1,5 @@
 """Nodes trying each other, over the loopback: real sockets, real losses of the server's making."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

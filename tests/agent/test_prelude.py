@@ -3,8 +3,6 @@
 Real bash. The shapes are those of Environment Modules 5.2, Lmod 8.6, conda, pyenv and users' ~/.bashrc.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Ranks say which collective they are at while they wait in it, and the program does not notice."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

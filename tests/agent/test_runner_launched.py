@@ -1,7 +1,5 @@
 """What stands between another launcher and the runner: files of a rank, who is alone, the order of the words."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

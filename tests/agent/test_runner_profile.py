@@ -1,7 +1,5 @@
 """Ranks are profiled by torch's own profiler while they go on, and neither what they do nor how they end is another."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """runner_ray.py around a stand-in for Ray: what it starts, when all nodes are there, and how it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

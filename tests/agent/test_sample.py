@@ -1,7 +1,5 @@
 """Looks at ranks whose interpreter's lock is held by native code: what they show, and that they change nothing."""
 
-from __future__ import annotations
-
 import os
 import select
 import shutil

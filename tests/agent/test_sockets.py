@@ -1,7 +1,5 @@
 """A process's connections by the kernel's own counters: what the peer has not acknowledged, and what has arrived."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """The supervisor holds the lease by itself: an agent that does not beat any more keeps no rank alive."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import socket

@@ -1,7 +1,5 @@
 """What earlier runs left: directories of dead runs, and outputs, which stay."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """--sync, the end: what the program wrote into its tree is kept and named, the rest goes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """A sample of this very machine: what is done between two looks is in it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

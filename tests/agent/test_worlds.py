@@ -1,7 +1,5 @@
 """Worlds that another launcher makes below the ranks are seen in /proc."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The training interpreter that plays virtual ranks prints what it likes where its progress is read."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

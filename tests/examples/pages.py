@@ -1,7 +1,5 @@
 """The commands that the pages of examples/ show."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

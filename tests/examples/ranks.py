@@ -1,7 +1,5 @@
 """Ranks of the examples on loopback, forked from a process that has imported torch; each has a log."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import time
@@ -96,7 +94,7 @@ class FsdpRanks(Ranks):
         more = {"OMP_NUM_THREADS": "1", "ALLRANKS_OUTPUT_DIR": str(out), **env}
         super().__init__(FSDP, out, *fsdp_words(*changes), world=world, per_node=per_node, **more)
 
-    def done(self) -> FsdpRanks:
+    def done(self) -> "FsdpRanks":
         """All ended well."""
         self.finish()
         return self

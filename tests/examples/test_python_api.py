@@ -1,7 +1,5 @@
 """The Python API as a program uses it: under other launchers' variables, alone, with reasons where it would hang."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import os

@@ -3,8 +3,6 @@
 ALLRANKS_GOLDEN=write writes them again; look at the difference before you commit it.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The FSDP example: every way of sharding trains alike, and a checkpoint outlives a change of ranks."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

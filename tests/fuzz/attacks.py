@@ -5,8 +5,6 @@ the whole. So the units are atoms, samples of parts, beginnings up to each repet
 is a beginning, a unit many times, and an end that does not fit.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 Run as a program it prints them as JSON: where other tests run, modules are imported and their patterns compiled.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.abc
 import importlib.machinery

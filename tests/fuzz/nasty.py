@@ -1,7 +1,5 @@
 """JSON values and bytes that are not expected, made of what is expected."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,7 +1,5 @@
 """Fuzzer of what a rank notes of its calls: its file is the training program's, whatever that loads."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random

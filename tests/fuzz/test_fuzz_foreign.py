@@ -1,7 +1,5 @@
 """Fuzzers of what a training program writes for allranks: metrics lines, numbers of steps, reports, error files."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fuzzers of frames and of the messages in them: the decoder, the controller with a node's, the agent with orders."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

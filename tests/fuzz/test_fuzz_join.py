@@ -1,7 +1,5 @@
 """Fuzzers of join: the handshake from both sides, records after it, and orders that reach a real agent."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

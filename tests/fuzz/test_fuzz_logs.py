@@ -1,7 +1,5 @@
 """Fuzzers of log diagnosis: hostile lines made of what real logs say."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import random

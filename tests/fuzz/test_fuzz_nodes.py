@@ -1,7 +1,5 @@
 """Fuzzers of what nodes answer to `exec` and `fetch`, and of the memory of nodes."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

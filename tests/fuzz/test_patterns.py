@@ -4,8 +4,6 @@ Each pattern is tried on strings made of its own parts (`attacks`). Time is proc
 takes long is tried again, as a busy machine makes single ones slow; a pattern without an end is interrupted.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import time

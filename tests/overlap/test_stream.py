@@ -1,7 +1,5 @@
 """Reading events out of text that comes in pieces; sets of moments."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import tracemalloc

@@ -1,7 +1,5 @@
 """Synthetic traces with known answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

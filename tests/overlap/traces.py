@@ -1,7 +1,5 @@
 """Traces as torch.profiler writes them, with answers that are known; times in microseconds."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
