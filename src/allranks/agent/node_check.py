@@ -15,7 +15,7 @@ import socket
 import time
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from allranks.protocol.codec import decode_parts, encode
+from allranks.protocol.codec import DecodeError, decode_parts, encode
 from allranks.protocol.command_words import Words, read_command
 from allranks.protocol.facts import (
     DirectoryFacts,
@@ -127,11 +127,12 @@ class NodeCheck(NamedTuple):
 
     facts: JsonObject
     environment: Dict[str, str]
-    prelude_error: str = ""
 
 
 def check_node(order: SetupOrder, session: Dict[str, str]) -> NodeCheck:
-    """Run the prelude on top of the session's environment, and collect the facts of this node after it."""
+    """Run the prelude on top of the session's environment, and collect the facts of this node after it.
+
+    Raise DecodeError that says why the prelude failed."""
     environment = dict(session)
     for name in ("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY"):
         environment.pop(name, None)
@@ -139,7 +140,7 @@ def check_node(order: SetupOrder, session: Dict[str, str]) -> NodeCheck:
     if order.prelude:
         outcome = run_prelude(order.prelude, environment, order.workdir)
         if outcome.environment is None:
-            return NodeCheck({}, environment, outcome.error)
+            raise DecodeError(outcome.error)
         environment = outcome.environment
         remarks = outcome.remarks
     facts = collect(order._replace(environ={**environment, **order.environ}))

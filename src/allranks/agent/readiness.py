@@ -51,7 +51,7 @@ class Readiness:
         if check is None:
             return FactsMessage(error=error)
         self.environment = check.environment
-        return FactsMessage(check.facts, check.prelude_error)
+        return FactsMessage(check.facts)
 
     # -- the rendezvous check ------------------------------------------------------------------------
 

@@ -87,9 +87,9 @@ class Gathering:
         roster = self.roster
         node = roster.nodes[stamped.node]
         actions: list[Action] = [roster.stamp(node.take_answer(stamped.fact), node.name)]
-        if stamped.fact.failure:
+        if stamped.fact.error:
             roster.refused_by_check = True
-            return actions + self._failed_on_a_node(failed_look([node.name], stamped.fact.failure), now)
+            return actions + self._failed_on_a_node(failed_look([node.name], stamped.fact.error), now)
         if roster.refused_by_check:
             return actions + self._check(now)
         if not roster.has_all_facts:

@@ -152,7 +152,7 @@ class Inspection:
         try:
             answer = await peer.ask(order, FactsMessage, order.seconds + ANSWER_SECONDS)
             facts.update(answer.facts)
-            why = answer.failure
+            why = answer.error
         except NoAnswer as error:
             why = str(error)
         if why:

@@ -134,8 +134,8 @@ class HotSpares:
         """Judged beside the nodes, once those have been."""
         node = self.roster.spares[stamped.node]
         actions: list[Action] = [self.roster.stamp(node.take_answer(stamped.fact), node.name)]
-        if stamped.fact.failure:
-            return actions + self._drop(node, stamped.fact.failure, "try the --prelude by hand on the node")
+        if stamped.fact.error:
+            return actions + self._drop(node, stamped.fact.error, "try the --prelude by hand on the node")
         actions += self.roster.share_checks()
         return actions + self.judge_waiting()
 

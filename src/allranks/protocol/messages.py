@@ -124,13 +124,7 @@ class FactsMessage(NamedTuple):
     """The facts of a node (see `facts` and `plan_facts`), or why there are none."""
 
     facts: Mapping[str, Json] = {}
-    prelude_error: str = ""
     error: str = ""
-
-    @property
-    def failure(self) -> str:
-        """Why the look failed; empty where it did not."""
-        return self.prelude_error or self.error
 
 
 class PortFailure(NamedTuple):

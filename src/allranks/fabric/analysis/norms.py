@@ -116,7 +116,6 @@ class Norm:
 
     metric: Metric
     usual: float
-    spread: float
     limit: float
 
     def severity(self, value: float) -> float:
@@ -155,7 +154,7 @@ def _norm(metric: Metric, logs: Mapping[OneWay, float]) -> Norm:
         ratio += math.log(FEW_FACTOR)
     if len(usual_logs) >= ENOUGH_TO_BE_QUIET:
         ratio = min(ratio, metric.quiet * spread)
-    return Norm(metric, math.exp(metric.better * middle), spread, max(ratio, metric.spreads * spread))
+    return Norm(metric, math.exp(metric.better * middle), max(ratio, metric.spreads * spread))
 
 
 def _faster(logs: Mapping[OneWay, float]) -> list[float]:
