@@ -19,15 +19,11 @@ from allranks.protocol.messages import (
 )
 from allranks.protocol.orders import (
     EndOrder,
-    ImportsOrder,
     ListenOrder,
     Order,
-    PreloadOrder,
     ProbeOrder,
-    SaveOrder,
     SetupOrder,
     ShipOrder,
-    SignalOrder,
     StartOrder,
 )
 from allranks.protocol.run_facts import NodeBack, NodeLost, NodeReady, NodeSilent, Stamped
@@ -42,7 +38,7 @@ from .states import Action, Send, State
 
 # What to do about the remarks of agents, by their ids.
 REMEDIES = {LOW_SPACE: "free some. hint: ssh {node} 'du -xh -d1 /tmp'"}
-NOT_REPEATED = (SignalOrder, SaveOrder, PreloadOrder, ImportsOrder)  # where the channel breaks, another way is found
+REPEATED = (ShipOrder, SetupOrder, ListenOrder, ProbeOrder, StartOrder)  # where the channel breaks before an answer
 
 
 class Connections:
@@ -59,9 +55,9 @@ class Connections:
         self._last_requests: dict[str, Order] = {}  # by node: a broken channel loses the last one
 
     def remember(self, actions: Iterable[Action]) -> None:
-        """Keep the last request to each node."""
+        """Keep the last request to each node that it may get again."""
         for action in actions:
-            if isinstance(action, Send) and not isinstance(action.order, NOT_REPEATED):
+            if isinstance(action, Send) and isinstance(action.order, REPEATED):
                 self._last_requests[action.node] = action.order
 
     def forget(self, names: Iterable[str]) -> None:
