@@ -38,6 +38,14 @@ def read_end(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
+def text_at_end(path: Path, most: int) -> str:
+    """Return the last `most` bytes of a regular file as text; empty where it cannot be read."""
+    try:
+        return read_end(path, most).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def open_regular(path: Path, flags: int = 0) -> io.BufferedReader:
     """Open a regular file for reading; raise OSError for anything else, and never wait for a writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
