@@ -7,7 +7,6 @@ renews its channel.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Collection
 from typing import TypeVar
@@ -146,19 +145,12 @@ class NodeSession:
             raise NoAnswer(f"{self.node.name} gave no answer within {seconds:g} s") from None
 
     def send(self, order: Order) -> None:
-        """Send an order."""
+        """Send an order; nothing happens on a closed channel."""
         self._channel.send(order)
-
-    def beat(self) -> None:
-        """Renew the lease."""
-        if self._channel.is_open:
-            with contextlib.suppress(OSError):
-                self._channel.send(PingOrder(time.time()))
 
     async def release(self) -> None:
         """Let the agent go, and wait for its end."""
-        if self._channel.is_open:
-            self._channel.send(ReleaseOrder())
+        self.send(ReleaseOrder())
         deadline = time.monotonic() + RELEASE_SECONDS
         while time.monotonic() < deadline and self._channel.is_open:
             await asyncio.sleep(0.01)
@@ -173,4 +165,4 @@ async def beat_all(sessions: Callable[[], Collection[NodeSession]], lease: float
     while True:
         await asyncio.sleep(lease / 6)
         for session in sessions():
-            session.beat()
+            session.send(PingOrder(time.time()))

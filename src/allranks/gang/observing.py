@@ -86,7 +86,7 @@ class RuleWatch:
         self._said: set[FailRule] = set()
         self._first_steps: dict[int, int] = {}
         self._unwritten: set[FailRule] = set()  # rules that were warned of
-        self._found: list[tuple[int | None, Finding]] = []
+        self._found: list[Finding] = []
 
     def metrics(self, rank: int, row: JsonObject, step: int | None, now: float) -> None:
         """Look at a line of a rank's metrics."""
@@ -147,7 +147,7 @@ class RuleWatch:
             return
         self._unwritten.add(rule)
         words = f"no rank has written a metric {rule.name} in {steps} steps, so --fail-on {rule.text!r} can't hold"
-        self._found.append((None, Finding(METRIC_RULE, "warn", words, UNWRITTEN, check=METRIC_RULE)))
+        self._found.append(Finding(METRIC_RULE, "warn", words, UNWRITTEN, check=METRIC_RULE))
 
     def _no_step(self, rule: FailRule, now: float) -> None:
         newest = max(at for _, at in self._moved.values())
@@ -187,22 +187,19 @@ class RuleWatch:
         if rule.pattern:
             remedy = f"read `allranks logs --rank {rank}`"
         where = Where(rank=rank)
-        found = Finding(METRIC_RULE, status, words, remedy, where, evidence=evidence, check=METRIC_RULE)
-        self._found.append((rank, found))
+        self._found.append(Finding(METRIC_RULE, status, words, remedy, where, evidence=evidence, check=METRIC_RULE))
 
     def found(self, nodes: Mapping[int, str]) -> tuple[Finding, ...]:
         """Give what was found since the last call, each with its node."""
-        found = [
-            finding._replace(
-                message=f"{finding.message} (on {nodes[rank]})",
-                where=Where(node=nodes[rank], rank=rank),
-            )
-            if rank is not None and rank in nodes
-            else finding
-            for rank, finding in self._found
-        ]
-        self._found.clear()
-        return tuple(found)
+        found, self._found = self._found, []
+        return tuple(_on_node(finding, nodes) for finding in found)
+
+
+def _on_node(finding: Finding, nodes: Mapping[int, str]) -> Finding:
+    rank = finding.where.rank
+    if rank is None or rank not in nodes:
+        return finding
+    return finding._replace(message=f"{finding.message} (on {nodes[rank]})", where=Where(node=nodes[rank], rank=rank))
 
 
 def _is_beyond(value: float, sign: str, bound: float) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
 
 from allranks.protocol.codec import encode
@@ -108,12 +108,8 @@ class Questions:
     async def _stacks(
         self, controller: Controller, node: str, ranks: tuple[int, ...], question: StacksQuestion
     ) -> NodeStacks:
-        word = "dump" if question.dump else "see"
+        order = StacksOrder(ranks, "dump" if question.dump else "see", native=question.native)
         role = controller.roster.role.name
-
-        def order(number: int) -> StacksOrder:
-            return StacksOrder(ranks, word, number, question.native)
-
         message = await self._ask(controller, node, order, StacksMessage, ANSWER_SECONDS)
         if isinstance(message, str):
             return NodeStacks(node, role, error=message)
@@ -123,16 +119,16 @@ class Questions:
         self,
         controller: Controller,
         node: str,
-        order: Callable[[int], StacksOrder | ProfileOrder],
+        order: StacksOrder | ProfileOrder,
         kind: type[Answered],
         seconds: float,
     ) -> Answered | str:
-        """Send a node an order, which bears the number of the question. Give its answer, or why there is none."""
+        """Send a node an order, with the number of the question. Give its answer, or why there is none."""
         number = next(self._numbers)
         future = self._open[number] = asyncio.get_running_loop().create_future()
         deadline = time.monotonic() + seconds
         try:
-            controller.links.send(controller.links.members[node], order(number))
+            controller.links.send(controller.links.members[node], order._replace(asked=number))
             while not future.done():
                 await asyncio.wait({future}, timeout=PATIENCE)
                 if future.done():
@@ -202,9 +198,7 @@ class Questions:
         """Have the nodes of these ranks begin a profile of so many seconds at most, or end it; give their answers."""
 
         async def of_node(node: str, ranks: tuple[int, ...]) -> dict[int, RankProfile]:
-            def order(asked: int) -> ProfileOrder:
-                return ProfileOrder(ranks, seconds or 0.0, number, asked, seconds is None)
-
+            order = ProfileOrder(ranks, seconds or 0.0, number, is_end=seconds is None)
             message = await self._ask(controller, node, order, ProfiledMessage, TRACE_SECONDS)
             if isinstance(message, str):
                 return dict.fromkeys(ranks, RankProfile(error=f"of its node: {message}"))

@@ -6,7 +6,7 @@ Times by the clock of the limits (never set) are called `…_at`, unix seconds `
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from allranks.cluster import Cluster
@@ -104,8 +104,11 @@ class Roster:
 
     def rename(self, old: str, new: str) -> None:
         """Give a node that the list knows by address its own name, in every output from now on."""
-        self.nodes = _renamed(self.nodes, old, new)
-        self.spares = _renamed(self.spares, old, new)
+        node = self.state_of(old)
+        node.name = new
+        node.address = old
+        self.nodes = {one.name: one for one in self.nodes.values()}
+        self.spares = {one.name: one for one in self.spares.values()}
         nodes, spares = (
             tuple(dataclasses.replace(n, name=new) if n.name == old else n for n in group)
             for group in (self.cluster.nodes, self.cluster.spares)
@@ -131,13 +134,8 @@ class Roster:
 
     def exchange(self, old: str, node: NodeState) -> None:
         """Put a node into the place of another: its place in `nodes` is its node rank."""
-        nodes: dict[str, NodeState] = {}
-        for name, present in self.nodes.items():
-            if name == old:
-                nodes[node.name] = node
-            else:
-                nodes[name] = present
-        self.nodes = nodes
+        places = [node if name == old else present for name, present in self.nodes.items()]
+        self.nodes = {present.name: present for present in places}
 
     # -- facts ---------------------------------------------------------------------------------------
 
@@ -357,11 +355,3 @@ class Roster:
     def can_retry(self) -> bool:
         """Whether the same nodes can go on as they are."""
         return self.plan is not None and not self.unusable_nodes
-
-
-def _renamed(nodes: Mapping[str, NodeState], old: str, new: str) -> dict[str, NodeState]:
-    for name, node in nodes.items():
-        if name == old:
-            node.name = new
-            node.address = old
-    return {node.name: node for node in nodes.values()}
