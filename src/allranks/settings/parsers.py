@@ -316,10 +316,13 @@ def _read_ready(value: Json) -> Json:
 
 def _read_variables(value: Json) -> Json:
     """Read a table of variables; numbers are taken as text. `variables` judges the names."""
+    expected = 'a table such as { NAME = "value" }'
+    if not isinstance(value, dict):
+        raise ValueError(expected)
     texts: dict[str, str] = {}
-    for name, item in value.items() if isinstance(value, dict) else [("", None)]:
+    for name, item in value.items():
         if isinstance(item, bool) or not isinstance(item, (str, int, float)) or "\0" in str(item):
-            raise ValueError('a table such as { NAME = "value" }')
+            raise ValueError(expected)
         texts[str(name)] = str(item)
     return texts
 
