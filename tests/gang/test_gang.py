@@ -1325,6 +1325,14 @@ TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=examples(40), stateful_step_count=40)
 
 
+def test_a_lost_node_that_says_its_end_stays_lost() -> None:
+    """Live it was ended then, in a gang resumed from the log lost: `compares` looks after each step."""
+    drive = Drive(spares=1, retries=9, lease=10.0)
+    drive.lost("h0")
+    drive.ended("h0")
+    assert drive.roster.nodes["h0"].state == "lost"
+
+
 def test_outputs_that_may_be_lost_are_told_of_once() -> None:
     """Where a node keeps the program's files in /tmp: at the first start, and not where they have a lasting place."""
     drive = Drive(retries=1).running()

@@ -155,7 +155,8 @@ class Ending:
             return []
         node.ended = True
         node.left = stamped.fact.left
-        node.state = "ended"
+        if node.state != "lost":
+            node.state = "ended"
         actions: list[Action] = [stamped]
         if stamped.fact.reason == "lease":
             over = FaultMessage("lease-over", "ended its ranks: its lease was over")
