@@ -14,13 +14,14 @@ from allranks.gang.transport import Client, NodeReach
 from allranks.protocol.header import Header
 from allranks.report.live import choose_view
 from allranks.settings import RunSpec
+from allranks.settings.runspec import Launch
 
 
 class SimulatedTransport(SshTransport):
     """Connections to processes that play agents, in place of ssh."""
 
     def __init__(self, sockets: list[str]) -> None:
-        super().__init__((), None, None)
+        super().__init__(Launch())
         self._sockets = sockets
 
     async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:

@@ -20,4 +20,4 @@ def find_nodes(spec: RunSpec, spares: int) -> Cluster:
 
 
 def reach(spec: RunSpec, cluster: Cluster) -> NodeReach:
-    return NodeReach(Reach(spec.launch.agent_python, spec.launch.python), keeps_launch=True)
+    return NodeReach(Reach(spec.launch), keeps_launch=True)

@@ -27,6 +27,7 @@ from allranks.protocol.codec import encode
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.secure import HELLO, Handshake
+from allranks.settings.runspec import Launch
 
 SECRET = b"0123456789abcdef0123"
 HEADER = AgentHeader("agent", "x", "node_01", "x/node_01", lease=30.0, grace=1.0)
@@ -337,7 +338,7 @@ def test_a_port_that_is_taken_is_named_with_the_reason():
 @pytest.mark.parametrize("kind", [DialledTransport, JoinedTransport])
 def test_a_node_that_does_not_come_back_is_a_verdict_with_a_cause(meeting, kind):
     """The verdict of a retry for which it did not come was "unknown"."""
-    transport = kind({"h2": partial(meeting.listener.connect, 1)})
+    transport = kind({"h2": partial(meeting.listener.connect, 1)}, Launch())
     node = Node(1, "h2", "127.0.0.1")
     assert transport.silence(node, 12.0).id == "node-network-down"
     assert transport.failure(node, b"", "", None).id == "agent-killed"

@@ -25,6 +25,7 @@ from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import OutputFile
 from allranks.report.terminal import clean
 from allranks.runs.nodeledger import add_records, read_ledger, remembered, suspects
+from allranks.settings.runspec import Launch
 
 pytestmark = pytest.mark.fuzz
 JOB = Job("exec-1", ("true",), {}, None, None, 1.0, 1.0, 1.0)
@@ -59,7 +60,7 @@ def _frame(rng: random.Random) -> Frame:
 def test_the_output_of_a_node(campaign: Campaign) -> None:
     """Whatever comes is bounded, printable, and the outcome stands for an exit code."""
     for rng in campaign.cases(200):
-        transport = SshTransport((), None, None)
+        transport = SshTransport(Launch())
         asked = NodeCommand(Node(0, "h1", "h1"), JOB, transport)
         for _ in range(rng.randrange(1, 12)):
             asked.session.receive([_frame(rng) for _ in range(rng.randrange(4))])

@@ -19,7 +19,7 @@ import pytest
 from allranks.cluster import Cluster, Node
 from allranks.cluster.nodes import virtual_cluster
 from allranks.engines import orphans
-from allranks.engines.ssh import SshTransport, ssh_reach, ssh_transport
+from allranks.engines.ssh import SshTransport, ssh_reach
 from allranks.errors import NodeError
 from allranks.gang import inspection, links
 from allranks.gang import session as sessions
@@ -33,6 +33,7 @@ from allranks.protocol.orders import HelloOrder
 from allranks.report.live import OutputView
 from allranks.runs.directory import RunDirectory
 from allranks.settings import RunSpec
+from allranks.settings.runspec import Launch
 
 pytestmark = pytest.mark.processes
 
@@ -160,7 +161,7 @@ class Broken(SshTransport):
     """Engines raise what they raise."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__((), None, None)
+        super().__init__(Launch())
         self._error = error
 
     async def connect(self, *given: Any) -> Any:
@@ -183,7 +184,7 @@ def test_check_and_leftovers_say_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", str(tmp_path))
     run_dir = RunDirectory.create(tmp_path / "runs", "check", 0.0)
     spec = spec_of(tmp_path)
-    seen = look_at_nodes(spec, remote("h1", "h2"), run_dir, [], lambda *told: None, ssh_transport(spec))
+    seen = look_at_nodes(spec, remote("h1", "h2"), run_dir, [], lambda *told: None, SshTransport(spec.launch))
     assert [f.id for f in seen.unreachable] == ["environment-mismatch"] * 2
     with pytest.raises(NodeError, match=r"ssh.*not found on PATH"):
         orphans.ask(spec_of(tmp_path), remote("h1"), {"h1": SweepHeader()})
@@ -204,7 +205,7 @@ def test_a_bug_while_checking_ends_the_check(tmp_path: Path, monkeypatch: pytest
     run_dir = RunDirectory.create(tmp_path / "runs", "check", 0.0)
     spec = spec_of(tmp_path, local=1)
     with pytest.raises(ZeroDivisionError, match="a bug"):
-        look_at_nodes(spec, virtual_cluster(1), run_dir, [], lambda *told: None, ssh_transport(spec))
+        look_at_nodes(spec, virtual_cluster(1), run_dir, [], lambda *told: None, SshTransport(spec.launch))
 
 
 # -- limits of this machine ---------------------------------------------------------------------------
@@ -283,7 +284,7 @@ def test_what_this_machine_lacks_is_said(number: int, cause: str, says: str) -> 
 @pytest.mark.parametrize("local", [False, True])
 def test_how_a_channels_process_ended_is_said_in_words(code: int | None, local: bool) -> None:
     node = virtual_cluster(1).nodes[0] if local else remote("h1").nodes[0]
-    message = SshTransport((), None, None).failure(node, b"", "", code).message
+    message = SshTransport(Launch()).failure(node, b"", "", code).message
     assert "None" not in message and "-" not in message, message
     assert ("closed its output" in message) == (code is None)
 
@@ -293,7 +294,7 @@ def test_what_waits_to_be_sent_to_many_nodes_is_held_once(tmp_path: Path, monkey
     stub(tmp_path, monkeypatch, f"echo; echo {MARKER.decode().strip()}; exec sleep {BOUND}")
     header = AgentHeader("agent", "run", "node", "run/node", lease=30.0, grace=1.0)
     nodes = remote(*(f"h{i}" for i in range(24))).nodes
-    channels = [Channel(node, SshTransport((), None, None), lambda frames: None, lambda why: None) for node in nodes]
+    channels = [Channel(node, SshTransport(Launch()), lambda frames: None, lambda why: None) for node in nodes]
 
     async def held_by_all_but_one() -> int:
         await channels[0].open(header, HelloOrder(), BOUND)

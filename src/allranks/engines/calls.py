@@ -94,7 +94,7 @@ class CalledTransport(SshTransport):
 
     def __init__(self, uid: str, coordinator: int, spec: RunSpec) -> None:
         """`uid` is the run's, `coordinator` the pid of its controller."""
-        super().__init__((), spec.launch.agent_python, spec.launch.python)
+        super().__init__(spec.launch)
         self._name = socket_name(uid)
         self._coordinator = coordinator
 
@@ -108,13 +108,14 @@ class CalledTransport(SshTransport):
         try:
             sock.setblocking(False)
             answer = await self._ask(sock, ChannelRequest(node.name, seconds, header))
+            if answer.declined:
+                raise NodeError(f"{answer.declined}\nhint: {CONSENT}")
+            if answer.failed:
+                raise NodeError(answer.failed)
+            return Client.of_socket(sock)
         except BaseException:
             sock.close()
             raise
-        if not answer.declined and not answer.failed:
-            return Client.of_socket(sock)
-        sock.close()
-        raise NodeError(f"{answer.declined}\nhint: {CONSENT}" if answer.declined else answer.failed)
 
     async def _ask(self, sock: socket.socket, request: ChannelRequest) -> ChannelAnswer:
         loop = asyncio.get_running_loop()

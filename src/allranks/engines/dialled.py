@@ -50,6 +50,7 @@ from allranks.protocol.foreign import clean_name
 from allranks.protocol.header import AgentHeader, FetchHeader, Header
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.secure import Handshake, Records, SecureError, pack_control, read_control
+from allranks.settings.runspec import Launch
 
 from .ssh import SshTransport
 
@@ -666,8 +667,8 @@ Dial = Callable[[AgentHeader, float], Coroutine[Any, Any, socket.socket | None]]
 class DialledTransport(SshTransport):
     """Nodes that have dialled in, by name; all others are this machine, and start as ever."""
 
-    def __init__(self, dials: Mapping[str, Dial], agent_python: str | None = None, python: str | None = None) -> None:
-        super().__init__((), agent_python, python)
+    def __init__(self, dials: Mapping[str, Dial], launch: Launch) -> None:
+        super().__init__(launch)
         self._dials = dials
 
     async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:

@@ -43,7 +43,7 @@ from allranks.settings import RunSpec
 from allranks.settings.command_line import as_options, secret_values
 from allranks.settings.layers import Resolved
 from allranks.settings.roles import as_toml
-from allranks.settings.runspec import FIRST_NODE, HERE, SSH
+from allranks.settings.runspec import FIRST_NODE, HERE, SSH, Launch
 from allranks.text import join_names, join_words
 from allranks.unpacked import LISTENS
 
@@ -53,7 +53,6 @@ from .lent_ssh import DOOR, lend_ssh
 from .orphans import end_dead_runs
 from .reachable_nodes import expand_groups, find_cluster, has_groups, read_hostfile
 from .remote_shell import RemoteShell, node_named, nodes_named
-from .ssh import SshTransport, ssh_transport
 
 LOST = 255  # ssh's own exit code
 KEPT_DAYS = 90  # that an allranks which is not used stays on a host
@@ -183,8 +182,8 @@ class LaunchElsewhere:
         """Start it, and show what it prints. Return its exit code. Raise AllranksError where nothing has begun."""
         if self._spec.launch.sync:
             self._archive = pack_tree(self._spec, os.getcwd())
-        there = ControllerHost(self._node, self._spec.launch.ssh_options)
-        program = there.program(self._spec.launch.agent_python)
+        there = ControllerHost(self._node, self._spec.launch)
+        program = there.program()
         lends, why = self._lends_ssh(there.shell)
         if why and not quiet:
             sys.stderr.write(f"note: {why}\n")
@@ -209,7 +208,7 @@ class LaunchElsewhere:
         if self._archive is not None:
             there.put(f"{directory}/{ARCHIVE}", self._archive.from_its_beginning())
         if lends:
-            there.lend_ssh(program, nodes_named(hosts), ssh_transport(self._spec))
+            there.lend_ssh(program, nodes_named(hosts))
         code = there.show(f"exec /bin/sh {shlex.quote(f'{directory}/controller.sh')}")
         if code == LOST:
             raise TransportError(
@@ -223,10 +222,9 @@ class LaunchElsewhere:
         others = [node for node in (*self._cluster.nodes, *self._cluster.spares) if not node.is_local][:MOST_TRIED]
         if not others:
             return False, ""
-        ssh = ssh_transport(self._spec)
         tries = {}
         for node in others:
-            program, *options, _ = ssh.client(node)
+            program, *options, _ = shell.transport.client(node)
             log_in = [program, "-o", "ConnectTimeout=5", *options, "true"]
             tries[node.index] = TRY % (shlex.join(log_in), node.index)
         answer = shell.ask("\n".join(["tries() {", *tries.values(), "wait", "}", "show reached tries"]))
@@ -292,7 +290,6 @@ class LaunchElsewhere:
     def _variables(self) -> Mapping[str, str]:
         """Return what the controller there needs of our environment: what ranks get, and where our interpreter is."""
         spec = self._spec
-        named = {name: os.environ[name] for name in spec.launch.forward if name in os.environ}
         places = environments(os.environ)
         found = {"VIRTUAL_ENV": places.virtual_env or places.own_environment, "CONDA_PREFIX": places.conda_prefix}
         size = self._resolved.expected_world_size
@@ -301,7 +298,6 @@ class LaunchElsewhere:
         known = {name: value for name, value in found.items() if value}
         return {
             **forwarded(os.environ, spec.launch.forward),
-            **named,
             **known,
             **unforced_variables(spec),
             **secret_values(spec),
@@ -320,11 +316,11 @@ def _hosts_there(spec: RunSpec) -> tuple[str, str]:
 class ControllerHost:
     """A host that has allranks, or gets it: words that are said there."""
 
-    def __init__(self, node: Node, ssh_options: Sequence[str]) -> None:
+    def __init__(self, node: Node, launch: Launch) -> None:
         self._node = node
-        self._options = ssh_options
+        self._agent_python = launch.agent_python
         self._door = ""
-        self.shell = RemoteShell(node, ssh_options)
+        self.shell = RemoteShell(node, launch)
 
     @property
     def destination(self) -> str:
@@ -333,14 +329,11 @@ class ControllerHost:
         port = f":{self._node.port}" if self._node.port else ""
         return f"{user}{self._node.host}{port}"
 
-    def program(self, python: str | None = None) -> Program:
-        """Return the allranks there, put there where it is not yet. Raise NodeError where that cannot be.
-
-        `python`: the interpreter to take.
-        """
+    def program(self) -> Program:
+        """Return the allranks there, put there where it is not yet. Raise NodeError where that cannot be."""
         files = {**zipapp.packed_files(), START: START_TEXT, DOOR_SCRIPT: DOOR_TEXT}
         digest = hashlib.sha256(b"".join(files[name] for name in sorted(files))).hexdigest()[:16]
-        pythons = [python] if python else PYTHONS
+        pythons = [self._agent_python] if self._agent_python else PYTHONS
         find = FIND % (digest, " ".join(map(shlex.quote, pythons)))
         answer = self.shell.ask(find)
         chosen = _text(answer, "python")
@@ -358,17 +351,17 @@ class ControllerHost:
 
     def put(self, path: str, content: IO[bytes]) -> None:
         """Write a file there."""
-        argv = SshTransport(self._options, None, None).client(self._node)
+        argv = self.shell.transport.client(self._node)
         command = f"exec /bin/sh -c {shlex.quote(f'exec cat >{shlex.quote(path)}')}"
         if subprocess.run([*argv[:-1], command], stdin=content, capture_output=True).returncode:
             raise NodeError(f"{self._node.name}: {path} cannot be written there\nhint: ssh {self._node.name} df -h")
 
-    def lend_ssh(self, program: Program, nodes: Sequence[Node], ssh: SshTransport) -> None:
+    def lend_ssh(self, program: Program, nodes: Sequence[Node]) -> None:
         """Lend ssh of this machine to these nodes to a controller that a command there begins, while we are here."""
         self._door = secrets.token_hex(8)
         python, script = program
         door = os.path.join(os.path.dirname(script), DOOR_SCRIPT)
-        lend_ssh(self.shell.become(shlex.join([python, door, self._door])), nodes, ssh)
+        lend_ssh(self.shell.become(shlex.join([python, door, self._door])), nodes, self.shell.transport)
 
     def show(self, command: str) -> int:
         """Run a shell command there in this terminal, and return its exit code; 255 where the connection has ended.
@@ -380,7 +373,7 @@ class ControllerHost:
         listen = "" if is_terminal else f"export {LISTENS}=1; "
         if self._door:
             listen += f"export {DOOR}={self._door}; "
-        argv = SshTransport(self._options, None, None).client(self._node)
+        argv = self.shell.transport.client(self._node)
         own = [word for option in OPTIONS for word in ("-o", option)]
         remote = f"exec /bin/sh -c {shlex.quote(listen + command)}"
         argv = ["ssh", "-tt" if is_terminal else "-T", *own, *argv[2:-1], remote]
@@ -426,11 +419,11 @@ def _carry(argv: Sequence[str], is_terminal: bool) -> int:
 def say_there(verb: str, words: Sequence[str], run: RunIsElsewhere) -> int:
     """Say a verb on the host of a run, in the directory of this name where it has one. Return its exit code."""
     host = run.host
-    there = ControllerHost(node_named(host), run.ssh_options)
+    there = ControllerHost(node_named(host), Launch(ssh_options=run.ssh_options))
     program = there.program()
     if run.hosts and verb in MAY_BECOME_CONTROLLERS:
         with contextlib.suppress(UsageError):  # the host list is not there any more
-            there.lend_ssh(program, nodes_named(run.hosts), SshTransport(run.ssh_options, None, None))
+            there.lend_ssh(program, nodes_named(run.hosts))
     go = f"cd {shlex.quote(os.getcwd())} 2>/dev/null || cd"
     code = there.show(f"{go}; exec {shlex.join([*program, verb, *words])}")
     if code == LOST:

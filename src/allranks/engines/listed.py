@@ -32,7 +32,7 @@ from allranks.text import join_words, plural
 from .dialled import ANY, Listener, Refuse, Seat, own_addresses
 from .lent_ssh import DOOR, StartRequest, ask_door, start_what_dials
 from .reachable_nodes import listed_cluster
-from .ssh import ListedReach, SshTransport, ssh_reach, ssh_transport
+from .ssh import ListedReach, SshTransport, ssh_reach
 
 AS_SSHD_SEES_IT = "$SSH_CONNECTION"  # sshd(8): begins with the address from which the client came
 REDIAL_SECONDS = 2.0  # in which a node dials again: it looks after 0.2, 0.5 and 1 s
@@ -61,9 +61,8 @@ class DialBackTransport(SshTransport):
     """
 
     def __init__(self, spec: RunSpec) -> None:
-        super().__init__(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
+        super().__init__(spec.launch)
         self.say: Callable[[str], None] = lambda text: None
-        self._ssh = ssh_transport(spec)
         self._door = os.environ.pop(DOOR, "")
         self._ports = dial_ports(spec.launch.reach)
         self._lease = spec.limits.lease
@@ -143,7 +142,7 @@ class DialBackTransport(SshTransport):
         if self._door:
             answer = await ask_door(self._door, request)
         else:
-            answer = await start_what_dials(node, self._ssh, request)
+            answer = await start_what_dials(node, self, request)
         if answer.finding is not None:
             raise ChannelFailed(answer.finding)
         return answer.said

@@ -19,7 +19,7 @@ from allranks.protocol.processes import SweptProcess
 from allranks.settings import RunSpec
 from allranks.text import count_of
 
-from .ssh import ssh_transport
+from .ssh import SshTransport
 
 Answers = Mapping[str, SweptMessage]
 Processes = dict[str, Sequence[SweptProcess]]  # by node name
@@ -34,7 +34,7 @@ def ask(spec: RunSpec, cluster: Cluster, headers: Mapping[str, SweepHeader]) -> 
         limit = asyncio.Semaphore(AT_ONCE)
         return await asyncio.gather(*(_ask_one(spec, transport, n, headers[n.name], limit) for n in nodes))
 
-    transport = ssh_transport(spec)
+    transport = SshTransport(spec.launch)
     nodes = [n for n in cluster.nodes if n.name in headers]
     return dict(zip((n.name for n in nodes), run_loop(lambda: run_with_callbacks(all_of_them())), strict=True))
 

@@ -40,9 +40,9 @@ echo "$T end"
 class RemoteShell:
     """A shell on a host. `ask` runs commands there, and returns the files of their answer by name."""
 
-    def __init__(self, node: Node, ssh_options: Sequence[str] = ()) -> None:
+    def __init__(self, node: Node, launch: Launch) -> None:
         self._node = node
-        self._transport = SshTransport(ssh_options, None, None)
+        self.transport = SshTransport(launch)
         self._client: Client | None = None
 
     def ask(self, commands: str) -> dict[str, bytes]:
@@ -74,9 +74,9 @@ class RemoteShell:
         if self._node.is_local:
             raise UsageError(f"--on {self._node.name} is this machine. Leave --on out")
         try:
-            return Client.of_process(self._transport.argv(self._node))
+            return Client.of_process(self.transport.argv(self._node))
         except OSError as error:
-            raise _refused(self._transport.not_started(self._node, error)) from None
+            raise _refused(self.transport.not_started(self._node, error)) from None
 
     def _send(self, client: Client, data: bytes) -> None:
         rest = memoryview(data)
@@ -110,7 +110,7 @@ class RemoteShell:
         if client.stderr is not None:
             with contextlib.suppress(OSError):
                 stderr = os.read(client.stderr, STDERR_LIMIT)
-        return self._transport.failure(self._node, answer, stderr.decode("utf-8", "replace"), code)
+        return self.transport.failure(self._node, answer, stderr.decode("utf-8", "replace"), code)
 
 
 def _refused(finding: Finding) -> TransportError:

@@ -30,14 +30,10 @@ FIXED_OPTIONS = (
 class SshTransport(Transport):
     """Starts node processes: directly on this machine, through the system's ssh on all others."""
 
-    def __init__(self, ssh_options: Sequence[str], agent_python: str | None, python: str | None) -> None:
-        super().__init__(agent_python, python)
-        self._options = tuple(ssh_options)
-
     def client(self, node: Node) -> list[str]:
         """Return ssh with its options and the remote command."""
         argv = ["ssh", "-T"]
-        for option in self._options:
+        for option in self._launch.ssh_options:
             argv += [option] if option.startswith("-") else ["-o", option]
         for option in FIXED_OPTIONS:
             argv += ["-o", option]
@@ -64,11 +60,6 @@ class SshTransport(Transport):
     def retry(self, node: Node, stderr: str) -> bool:
         """Tell whether the same again may well succeed."""
         return not node.is_local and worth_another_try(stderr)
-
-
-def ssh_transport(spec: RunSpec) -> SshTransport:
-    """Return the transport of a target whose nodes are named: ssh, or directly on this machine."""
-    return SshTransport(spec.launch.ssh_options, spec.launch.agent_python, spec.launch.python)
 
 
 class ListedReach(NodeReach):
@@ -100,7 +91,7 @@ class ListedReach(NodeReach):
 
 def ssh_reach(spec: RunSpec) -> NodeReach:
     """Return how a session reaches nodes that are named, over ssh."""
-    return ListedReach(spec, ssh_transport(spec))
+    return ListedReach(spec, SshTransport(spec.launch))
 
 
 def have_ssh_key() -> bool:

@@ -27,6 +27,7 @@ from allranks.protocol.header import DialHeader, Header
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import Order
 from allranks.runs.directory import RunDirectory
+from allranks.settings.runspec import Launch
 from allranks.text import name_with, with_reason
 
 from .agent_archive import BOOT, NO_PYTHON, boot_script
@@ -105,9 +106,8 @@ class Transport(ABC):
     An engine with a command of its own overrides `client`, and what its command's failures mean where they say it.
     """
 
-    def __init__(self, agent_python: str | None, python: str | None) -> None:
-        self._agent_python = agent_python
-        self._python = python
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
         self.buffer = memoryview(bytearray(READ))  # of all channels: a fresh one a read costs as much as the read
 
     @abstractmethod
@@ -146,7 +146,7 @@ class Transport(ABC):
         if self._boots_directly(node):
             return b""
         run_tag = header.run_tag if isinstance(header, DialHeader) else ""
-        return boot_script(self._agent_python, self._python, run_tag)
+        return boot_script(self._launch.agent_python, self._launch.python, run_tag)
 
     def read_there(self, node: Node, order: Order) -> Order:
         """Return what the node's side reads of an order: what it does not read is not sent."""
@@ -154,7 +154,7 @@ class Transport(ABC):
 
     def _boots_directly(self, node: Node) -> bool:
         """Tell whether this interpreter boots the node; the boot script tries one that was named."""
-        return node.is_local and self._agent_python is None
+        return node.is_local and self._launch.agent_python is None
 
     def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
         """Say why the node process ended before its marker came."""

@@ -176,7 +176,7 @@ class StepTransport(DialledTransport):
 
     def __init__(self, steps: Sequence[Step], spec: RunSpec) -> None:
         dials = {name: partial(step.listener.connect, task) for step in steps for name, task in step.ranks.items()}
-        super().__init__(dials, spec.launch.agent_python, spec.launch.python)
+        super().__init__(dials, spec.launch)
         self._steps = {name: step for step in steps for name in step.ranks}
 
     def described(self, node: Node) -> list[str]:
