@@ -12,11 +12,12 @@ import pytest
 
 from allranks.cluster.slurm_allocation import MADE_BY_ALLRANKS, Allocation, read_allocation
 from allranks.diagnose.slurm_jobs import SlurmJob, nodes_at_fault, script_ended, step_ended
-from allranks.engines.slurm import inside as inside_module
-from allranks.engines.slurm.inside import Inside
+from allranks.engines.slurm import reach as reach_module
+from allranks.engines.slurm.reach import StepReach
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.plan.slurm_commands import WARNING_SIGNAL
+from allranks.settings import RunSpec
 
 BATCH_HOST_FAILED = """srun: error: Node failure on h3
 srun: Job step aborted: Waiting up to 8 seconds for job step to finish.
@@ -60,9 +61,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`asked(job, printed, …)`: the finding of a run whose orderly end a SIGTERM of Slurm's began."""
 
     def ask(job: SlurmJob, printed: str, batch: bool = True, parent: str = "/bin/bash job.sh") -> Finding | None:
-        monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
-        monkeypatch.setattr(inside_module, "command_of", lambda pid: parent)
-        engine = Inside(Any, allocation(batch))
+        monkeypatch.setattr(reach_module.jobs, "kill_wait", lambda: 6)
+        monkeypatch.setattr(reach_module, "command_of", lambda pid: parent)
+        engine = StepReach(RunSpec(), [], allocation(batch))
         monkeypatch.setattr(engine, "printed", lambda: printed)
         monkeypatch.setattr(engine, "_look", lambda: job)
         return engine.finding(is_stopped=True)
@@ -183,11 +184,11 @@ def test_whose_script_it_is() -> None:
 def test_a_short_kill_wait_is_said_with_what_helps_there(
     monkeypatch: pytest.MonkeyPatch, where: Allocation, says: list[str], says_not: list[str]
 ) -> None:
-    monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
-    (note,) = Inside(Any, where, stop_grace=30.0).remarks()
+    monkeypatch.setattr(reach_module.jobs, "kill_wait", lambda: 6)
+    (note,) = StepReach(RunSpec(), [], where).remarks()
     assert "6 s" in note and all(text in note for text in says), note
     assert not any(text in note for text in says_not), note
-    assert Inside(Any, where, stop_grace=4.0).remarks() == []
+    assert StepReach(RunSpec.of(stop_grace=4.0), [], where).remarks() == []
 
 
 @pytest.mark.parametrize(
@@ -198,8 +199,8 @@ def test_a_short_kill_wait_is_said_with_what_helps_there(
 def test_the_fix_of_a_time_limit_names_an_option_that_is_there(
     monkeypatch: pytest.MonkeyPatch, where: Allocation, option: str
 ) -> None:
-    monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
-    engine = Inside(Any, where)
+    monkeypatch.setattr(reach_module.jobs, "kill_wait", lambda: 6)
+    engine = StepReach(RunSpec(), [], where)
     monkeypatch.setattr(engine, "_look", lambda: SlurmJob("7", "TIMEOUT", limit="00:01:00"))
     finding = engine.finding(is_stopped=True)
     assert finding is not None and option in finding.remedy
@@ -212,7 +213,7 @@ def test_an_announced_end_is_told_by_when_it_was_announced(
 ) -> None:
     """Ranks may take minutes to end: the limit is nearer then than when Slurm sent its signal."""
     now = time.time()
-    engine = Inside(Any, allocation())
+    engine = StepReach(RunSpec(), [], allocation())
     engine.warned_t = now + 30 + announced
     end = datetime.fromtimestamp(now + 30).isoformat()
     monkeypatch.setattr(engine, "_look", lambda: SlurmJob("7", "RUNNING", end=end))
@@ -248,11 +249,11 @@ def test_ranks_have_what_slurm_leaves_them(
     monkeypatch: pytest.MonkeyPatch, job: SlurmJob, seconds: float | None
 ) -> None:
     """Two seconds less, in which the result is written."""
-    monkeypatch.setattr(inside_module.jobs, "kill_wait", lambda: 6)
+    monkeypatch.setattr(reach_module.jobs, "kill_wait", lambda: 6)
     now = datetime.fromtimestamp(time.time()).isoformat()
     known = replace(job, preempt_time=now, grace_time=10) if job.preempted else job
-    monkeypatch.setattr(inside_module.jobs, "look", lambda number: known)
-    left = Inside(Any, allocation()).time_left()
+    monkeypatch.setattr(reach_module.jobs, "look", lambda number: known)
+    left = StepReach(RunSpec(), [], allocation()).time_left()
     assert (left and round(left.seconds)) == seconds
 
 
@@ -260,7 +261,7 @@ def test_the_grace_time_of_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `scontrol --oneliner show partition` of Slurm 22.05 has it."""
     text = "PartitionName=low AllowGroups=ALL Default=NO QoS=N/A GraceTime=10 Hidden=NO PreemptMode=REQUEUE"
     done = subprocess.CompletedProcess([], 0, text, "")
-    monkeypatch.setattr(inside_module.jobs, "_call", lambda argv: done)
-    assert inside_module.jobs.grace_time("low") == 10
+    monkeypatch.setattr(reach_module.jobs, "_call", lambda argv: done)
+    assert reach_module.jobs.grace_time("low") == 10
     done.stdout = ""
-    assert inside_module.jobs.grace_time("low") is None
+    assert reach_module.jobs.grace_time("low") is None
