@@ -192,10 +192,10 @@ def test_another_runs_coordinator_does_not_prolong_the_lease(server: socket.sock
         assert "for the lease of 2 s: the ranks here are ended" in ended(process, 4)
 
 
-OWN_RULES = "OwnRules(NodeArguments(RunSpec.of(command=('true',)), SetupOrder(), ()), None)"
+OWN_RULES = "OwnRules(OwnOrders(RunSpec.of(command=('true',)), SetupOrder(), ()), None)"
 JOINED = """
 from allranks.engines.join import OwnRules
-from allranks.plan.own_orders import NodeArguments
+from allranks.plan.own_orders import OwnOrders
 from allranks.protocol.orders import SetupOrder
 from allranks.settings import RunSpec
 """

@@ -10,7 +10,7 @@ from tests.campaign import examples
 from allranks.cluster import Cluster, Node
 from allranks.gang.places import RunContext, setup_order
 from allranks.plan.environment import NodeLaunch, Place
-from allranks.plan.own_orders import NodeArguments, NotOurs, OwnOrders
+from allranks.plan.own_orders import NotOurs, OwnOrders
 from allranks.plan.plan import make_plan, orders
 from allranks.plan.ranks import Attempt
 from allranks.protocol.header import AgentHeader
@@ -31,7 +31,7 @@ OWN = ["/opt/py/bin/python", "/d/runner.py", "train.py", "--lr", "1"]
 def own(spec: RunSpec = SPEC) -> OwnOrders:
     """A node whose agent has been begun and looked at."""
     setting = RunContext(run="", uid="", token="", workdir="/mine", run_outputs="")
-    made = OwnOrders(NodeArguments(spec, setup_order(spec, setting)._replace(target=None), ("memory",)))
+    made = OwnOrders(spec, setup_order(spec, setting)._replace(target=None), ("memory",))
     made.heard({"type": "hello", "node_dir": "/d"})
     made.heard({"type": "facts", "facts": FACTS})
     return made

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import allranks
 from allranks.agent.dial import (
@@ -33,7 +32,7 @@ from allranks.agent.processes import read_process
 from allranks.findings import Finding
 from allranks.gang.agent_archive import BOOT, MARKER, payload
 from allranks.gang.transport import die_with_the_controller
-from allranks.plan.own_orders import NodeArguments, NotOurs, OwnOrders
+from allranks.plan.own_orders import NotOurs, OwnOrders
 from allranks.protocol.command_words import read_command
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.frames import PROTOCOL, Decoder, Frame, OutputFrame, pack_json
@@ -117,31 +116,24 @@ def _script_digest(spec: RunSpec, workdir: str) -> str:
 DUPLICATE = "rank-missing-or-duplicate"
 
 
-class Compared(NamedTuple):
-    """What is said where a node differs from the coordinator: the cause, the words, and what mends it."""
-
-    cause: str
-    words: str
-    remedy: str
-
-
+# Where a node differs from the coordinator: the cause, the words, and what mends it.
 COMPARED = {
-    "version": Compared(
+    "version": (
         "environment-mismatch",
         "runs allranks {theirs}, {host} {ours}: install the same on all",
         "install the same allranks on all nodes, or copy one allranks.pyz to them",
     ),
-    "nnodes": Compared(
+    "nnodes": (
         "world-size-mismatch",
         "was started with --nnodes {theirs}, {host} with {ours}",
         "start all nodes with the same --nnodes",
     ),
-    "command": Compared(
+    "command": (
         "bad-launch-arguments",
         "was started with `{theirs}`, {host} with `{ours}`: all nodes run the same command",
         "start the same command on all nodes",
     ),
-    "script": Compared(
+    "script": (
         "environment-mismatch",
         "has another script (sha256 {theirs}) than {host} ({ours}): bring the same code to all",
         "copy the script from {host}, or start it in a directory that the nodes share",
@@ -188,13 +180,12 @@ class Admission:
             self._contradict(DUPLICATE, message, "give each node its own --node-rank")
 
     def _compare(self, hello: HelloControl, who: str) -> None:
-        for key, compared in COMPARED.items():
+        for key, (cause, words, remedy) in COMPARED.items():
             ours = getattr(self._expected, key)
             theirs = getattr(hello, key)
             if ours != theirs and ours and theirs:
-                words = compared.words.format(theirs=theirs[:300], ours=ours, host=self._hostname)
-                remedy = compared.remedy.format(host=self._hostname)
-                self._contradict(compared.cause, f"{who} {words}", remedy)
+                differs = words.format(theirs=theirs[:300], ours=ours, host=self._hostname)
+                self._contradict(cause, f"{who} {differs}", remedy.format(host=self._hostname))
 
     def _contradict(self, cause: str, text: str, remedy: str) -> None:
         if not self.started:
@@ -262,8 +253,8 @@ class Calls:
 class OwnRules(Rules):
     """What becomes of the coordinator's messages on this node: see `plan.own_orders`."""
 
-    def __init__(self, arguments: NodeArguments, calls: Calls) -> None:
-        self._own = OwnOrders(arguments)
+    def __init__(self, own: OwnOrders, calls: Calls) -> None:
+        self._own = own
         self._calls = calls
         self._down, self._up = Decoder(), Decoder()
 
@@ -344,7 +335,7 @@ def _await_marker(pipe: int) -> None:
 
 def follow(
     spec: RunSpec,
-    arguments: NodeArguments,
+    own: OwnOrders,
     secret: bytes,
     hello: HelloControl,
     places: list[tuple[str, int]],
@@ -354,7 +345,7 @@ def follow(
     calls = Calls(spec, secret, places, say)
     if spec.launch.allow_exec:
         say("--allow-exec: who started node 0 may run any command here, and fetch any file that you may read")
-    rules = OwnRules(arguments, calls)
+    rules = OwnRules(own, calls)
     limits = spec.limits
     tries = Tries(places, secret)
     dialler = Dialler(tries, hello, Relay(spawn), rules, say, patience=limits.init_timeout, lease=limits.lease)

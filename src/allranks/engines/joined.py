@@ -34,7 +34,7 @@ from allranks.gang.plugins import all_checks
 from allranks.gang.session import Session, environments
 from allranks.gang.transport import NodeReach
 from allranks.plan.network import never_reached
-from allranks.plan.own_orders import NodeArguments
+from allranks.plan.own_orders import OwnOrders
 from allranks.protocol.codec import document_line, omit_none
 from allranks.protocol.orders import Order, terms_alone
 from allranks.protocol.plan_facts import NodeFacts
@@ -151,7 +151,7 @@ class Meeting:
     def transport(self) -> DialledTransport:
         """Return how the nodes that came are reached."""
         dials = {name: partial(self._listener.connect, rank) for name, rank in self._ranks.items()}
-        return JoinedTransport(dials, self._spec.launch.agent_python, self._spec.launch.python)
+        return JoinedTransport(dials, self._spec.launch)
 
     def on_stop(self, stop: Callable[[str], None]) -> None:
         """Call `stop` when a node asks for the end, or at once where one has asked since all were here."""
@@ -411,12 +411,12 @@ class JoinedNode(StartedRun):
         return result
 
 
-def own_of(spec: RunSpec) -> NodeArguments:
-    """Return what this node takes from no other machine: its command, directory, interpreter, environment."""
+def own_of(spec: RunSpec) -> OwnOrders:
+    """Return what makes orders here. No other machine gives command, directory, interpreter and environment."""
     role, spec = _own_role(spec)
     places = environments(os.environ)
     context = RunContext(run="", uid="", token="", workdir=os.getcwd(), run_outputs="", environments=places)
-    return NodeArguments(spec, setup_order(spec, context)._replace(target=None), tuple(all_checks()), role)
+    return OwnOrders(spec, setup_order(spec, context)._replace(target=None), tuple(all_checks()), role)
 
 
 def _own_role(spec: RunSpec) -> tuple[str, RunSpec]:

@@ -7,8 +7,7 @@ within the bounds of the fields. Arguments that differ are a mistake, which ends
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from allranks.cluster import Node
 from allranks.protocol.codec import DecodeError
@@ -40,22 +39,17 @@ class NotOurs(ValueError):
     """An order that this node does not carry out; the text says why."""
 
 
-@dataclass(frozen=True)
-class NodeArguments:
-    """What this node was started with. `setup` asks for its facts as it asks itself. `spec` is that of its `role`."""
-
-    spec: RunSpec
-    setup: SetupOrder
-    checks: tuple[str, ...]
-    role: str = ""
-
-
 class OwnOrders:
-    """Makes one node's orders. What its agent has said is part of them."""
+    """Makes one node's orders. What its agent has said is part of them.
 
-    def __init__(self, arguments: NodeArguments) -> None:
-        self._arguments = arguments
-        self._spec = arguments.spec
+    `setup` asks for its facts as it asks itself. `spec` is that of its `role`.
+    """
+
+    def __init__(self, spec: RunSpec, setup: SetupOrder, checks: Sequence[str], role: str = "") -> None:
+        self._spec = spec
+        self._setup = setup
+        self._checks = checks
+        self._role = role
         self._node_dir = ""
         self._facts = NodeFacts()
 
@@ -87,8 +81,7 @@ class OwnOrders:
     def _own(self, order: Order) -> Order:
         match order:
             case SetupOrder():
-                own = self._arguments.setup
-                return own._replace(uid=order.uid, checks=self._known(order.checks), seconds=order.seconds)
+                return self._setup._replace(uid=order.uid, checks=self._known(order.checks), seconds=order.seconds)
             case ListenOrder() | ProbeOrder():
                 return order._replace(nonce_dir=self._spec.places.output_dir)
             case StartOrder():
@@ -100,7 +93,7 @@ class OwnOrders:
         return order
 
     def _known(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(name for name in names if name in self._arguments.checks)
+        return tuple(name for name in names if name in self._checks)
 
     def _launch(self, terms: StartTerms | None) -> NodeLaunch:
         if terms is None:
@@ -109,14 +102,14 @@ class OwnOrders:
         outputs = spec.places.output_dir or NodeFiles(self._node_dir).outputs
         place = Place(
             node_dir=self._node_dir,
-            workdir=self._arguments.setup.workdir or "",
-            output_dir=f"{outputs}/{self._arguments.role}".rstrip("/") if spec.places.output_dir else outputs,
+            workdir=self._setup.workdir or "",
+            output_dir=f"{outputs}/{self._role}".rstrip("/") if spec.places.output_dir else outputs,
             outputs_here=False,
             run_tag=terms.run_tag,
             run=terms.run,
             interfaces=terms.interfaces,
             torch=self._facts.interpreter.torch or "",
-            role=self._arguments.role,
+            role=self._role,
             peers=terms.peers,
         )
         attempt = Attempt(terms.attempt, terms.master_addr, terms.master_port, terms.repeats, terms.tests)
