@@ -15,11 +15,9 @@ from ..protocol.jsontext import Json
 
 MAX_HOST = 253
 MAX_USER = 64
-_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _HOST_CHARACTERS = re.compile(r"[A-Za-z0-9._-]")
 _NUMERIC = re.compile(r"[0-9.]+")
-_ZONE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def show(value: Json) -> str:
@@ -40,7 +38,7 @@ def check_host(text: str) -> str:
         raise UsageError(f"{show(text)}: a host name cannot start with '-' (ssh would take it as an option)")
     if len(text) > MAX_HOST:
         raise UsageError(f"{show(text)}: a host name of {len(text)} characters. {MAX_HOST} are the most")
-    if not _HOST.fullmatch(text):
+    if not _WORD.fullmatch(text):
         odd = next((c for c in text if not _HOST_CHARACTERS.match(c)), text[0])  # else its place alone is wrong
         raise UsageError(f"{show(text)}: {odd!r} cannot be in a host name. Letters, digits, '.', '_' and '-' can")
     if _NUMERIC.fullmatch(text) and not is_address(text):
@@ -57,7 +55,7 @@ def check_ipv6(text: str) -> str:
         raise UsageError(
             f"{show(text)} is not an IPv6 address. Write host:port with one colon, or [address]:port"
         ) from None
-    if percent and not _ZONE.fullmatch(zone):
+    if percent and not _WORD.fullmatch(zone):
         raise UsageError(f"{show(text)}: the zone after '%' must be an interface name such as eth0")
     return text
 
@@ -66,7 +64,7 @@ def check_user(text: str) -> str:
     """Return `text` if it can be given to ssh as a user name."""
     if text.startswith("-"):
         raise UsageError(f"{show(text)}: a user name cannot start with '-' (ssh would take it as an option)")
-    if len(text) > MAX_USER or not _USER.fullmatch(text):
+    if len(text) > MAX_USER or not _WORD.fullmatch(text):
         raise UsageError(
             f"{show(text)} is not a user name. Letters, digits, '.', '_' and '-' can be in one, at most {MAX_USER}"
         )

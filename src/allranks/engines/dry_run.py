@@ -163,7 +163,7 @@ class DryRun:
         is_known = self._is_here and node.is_local and self._spec.launch.prelude is None
         state = NodeState(node.name, node.index, node_dir="<node dir>")
         place = place_for(self._spec, self._context, state, self._chosen_later(is_known))
-        facts = self._known_facts() if is_known else self._asked_facts()
+        facts = NodeFacts(interpreter=self._interpreter(os.getcwd()) if is_known else self._interpreter_there())
         order = orders(NodeLaunch(self._spec, self._plan.world_size, planned, place, attempt, facts))
         started: Iterable[RankOrder] = order.ranks
         if is_known and names.BIND in order.ranks[0].env:
@@ -174,18 +174,12 @@ class DryRun:
         reached_by = self._reached[node.name].reached_by
         return StartedNode(node.name, reached_by, planned.nproc, ranks, order.terms, self._role.name)
 
-    def _known_facts(self) -> NodeFacts:
-        """Return what the agent of a local node would find of the training interpreter, by its own rules."""
-        found = self._interpreter(os.getcwd())
-        return NodeFacts(interpreter=found) if found.path else NodeFacts()
-
-    def _asked_facts(self) -> NodeFacts:
+    def _interpreter_there(self) -> Interpreter:
         """Return what is known of the training interpreter of a node that was not asked: the user's own word."""
         python = self._spec.launch.python
         if python is not None:
-            return NodeFacts(interpreter=Interpreter("", "--python", python))
-        path = self._environment_here().path
-        return NodeFacts(interpreter=Interpreter("", "", path)) if path else NodeFacts()
+            return Interpreter("", "--python", python)
+        return self._environment_here()
 
     def _environment_here(self) -> Interpreter:
         """Return the interpreter of the caller's environment: nodes take it where they have it.
@@ -197,6 +191,7 @@ class DryRun:
         return found if is_of_environment else Interpreter()
 
     def _interpreter(self, workdir: str) -> Interpreter:
+        """Return the training interpreter that an agent here would find, by its own rules."""
         order = setup_order(self._spec, self._context)
         program = read_command(order.command, order.kind)
         path, how = choose_interpreter(order, program, order.workdir or workdir, os.environ)

@@ -34,23 +34,15 @@ SLOT_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")  # hold a host once a slot
 def find_cluster(spec: RunSpec, spares: int = 0) -> Cluster:
     """Return the nodes of the target; without one, one virtual node. The last `spares` of them stand by.
 
-    Raise UsageError where the target has no such nodes.
+    With --avoid those come last that earlier runs suspect, so that spares are of them. Where there are fewer other
+    nodes than the run needs, suspects work too, and `avoided` says so. Raise UsageError where the target has no such
+    nodes.
     """
-    if spec.recovery.avoid and not spec.target.local:
-        return _without_suspects(spec, spares)
-    cluster = find_nodes(spec, spares)
-    if not spares:
-        return cluster
-    return set_aside(cluster, spares, spec.target.nodes, spec.launch.nproc, spec.target.min_nodes)
-
-
-def _without_suspects(spec: RunSpec, spares: int) -> Cluster:
-    """Return the nodes of the target with those last that earlier runs suspect, so that spares come from them.
-
-    Where there are fewer other nodes than the run needs, suspects work too, and `avoided` says so.
-    """
+    avoids = spec.recovery.avoid and not spec.target.local
+    if not spares and not avoids:
+        return find_nodes(spec, 0)
     listed = find_nodes(spec, max(1, spares))  # all of them: --nodes takes the first of the new order
-    reasons = suspects(remembered(read_ledger(ledger_file(os.environ)), time.time()))
+    reasons = suspects(remembered(read_ledger(ledger_file(os.environ)), time.time())) if avoids else {}
     in_order = sorted(listed.nodes, key=lambda node: _reason(node, reasons) is not None)
     nodes = tuple(dataclasses.replace(node, index=index) for index, node in enumerate(in_order))
     ordered = dataclasses.replace(listed, nodes=nodes)

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from allranks.errors import AllranksError, NodeError
 from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED, code_if
+from allranks.plan.environment import forwarded
 from allranks.plan.render.pod_spec import object_name
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.jsontext import DecodeError
@@ -61,15 +62,9 @@ def create_run(spec: RunSpec, name: str, place: object, nodes: Sequence[str], no
     return run
 
 
-def hidden_values(
-    spec: RunSpec, variables: Mapping[str, str], names: Iterable[str], environ: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the values of hidden variables as ranks get them: --env goes before what the caller's environment has.
-
-    `variables`: what of the environment is forwarded without being named.
-    """
-    forward = {name: environ[name] for name in spec.launch.forward if name in environ}
-    values = {**forward, **variables, **spec.launch.env}
+def hidden_values(spec: RunSpec, names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of hidden variables as ranks get them: --env goes before what the caller's environment has."""
+    values = {**forwarded(environ, spec.launch.forward), **spec.launch.env}
     return {name: values[name] for name in names if name in values}
 
 

@@ -254,5 +254,5 @@ class TaskLaunch:
 
     def hidden_environment(self) -> dict[str, str]:
         """Return what must not stand in the arguments of `sky launch`: it reads them from its environment."""
-        hidden = hidden_values(self._spec, self._variables, self._hidden, os.environ)
+        hidden = hidden_values(self._spec, self._hidden, os.environ)
         return {**hidden, SECRET: secrets.token_hex(32)}

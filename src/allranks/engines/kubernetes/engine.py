@@ -540,7 +540,7 @@ class PodsLaunch:
 def secret_objects(job: PodJob, environ: Mapping[str, str]) -> list[Document]:
     """Return what the pods prove to each other, made now, and the values of hidden variables."""
     secret = secret_manifest(job, job.secret, {"secret": secrets.token_hex(32)})
-    hidden = hidden_values(job.spec, job.variables, job.hidden, environ)
+    hidden = hidden_values(job.spec, job.hidden, environ)
     if not hidden:
         return [secret]
     return [secret, secret_manifest(job, job.secret_env, hidden)]

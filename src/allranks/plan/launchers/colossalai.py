@@ -13,7 +13,7 @@ from allranks.settings.tools import Tool
 
 from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
-from .node_launcher import agent, interpreter, options_of, through
+from .node_launcher import agent, options_of, through
 from .training_command import kept_options, launched_by, read_training
 
 # Options that allranks sets or has no use for, beside those that say who the nodes are.
@@ -29,7 +29,7 @@ def colossalai(launch: NodeLaunch) -> list[PlannedProcess]:
         "/bin/sh",
         "-c",
         WITH_PATH,
-        interpreter(words, launch.facts),
+        launch.facts.interpreter.path or words.python or "python3",
         *words.flags,
         "-m",
         "colossalai.cli.cli",

@@ -11,7 +11,7 @@ from allranks.protocol.plan_facts import NodeFacts
 from allranks.settings.tools import read_tool
 
 from ..environment import NodeLaunch, Place, PlannedProcess
-from .training_command import behind, kept_options, no_python, python_argv, read_training
+from .training_command import behind, launcher_words, python_argv, read_training
 
 
 def agent(
@@ -59,20 +59,11 @@ def launcher_argv(
     module: str,
     options: Sequence[str],
     left_out: Sequence[str],
-    no_python_option: str = "--no_python",
+    no_python: str = "--no_python",
 ) -> tuple[str, ...]:
     """Give the words of a launcher, a module of Python, with `options` behind the user's own."""
-    words = read_training(launch.spec)
-    return (
-        interpreter(words, launch.facts),
-        *words.flags,
-        "-m",
-        module,
-        *kept_options(launch.spec, left_out),
-        *options,
-        *no_python(words, no_python_option),
-        *through(words, launch.place),
-    )
+    before = launcher_words(launch.spec, launch.facts.interpreter.path, module, options, left_out, no_python)
+    return (*before, *through(read_training(launch.spec), launch.place))
 
 
 def options_of(values: Mapping[str, object]) -> tuple[str, ...]:
@@ -85,11 +76,6 @@ def through(words: Words, place: Place) -> tuple[str, ...]:
     if words.kind in ("python-script", "python-module"):
         return (f"{place.node_dir}/runner_launched.py", *words.program)
     return words.program
-
-
-def interpreter(words: Words, facts: NodeFacts) -> str:
-    """Return the training interpreter of the node, else the word the user wrote for it."""
-    return facts.interpreter.path or words.python or "python3"
 
 
 def has_gpu(facts: NodeFacts) -> bool:

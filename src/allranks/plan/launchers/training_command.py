@@ -57,9 +57,16 @@ def kept_options(spec: RunSpec, left_out: Sequence[str]) -> tuple[str, ...]:
     return tool.kept(tuple(left_out)) if tool is not None else ()
 
 
-def no_python(words: Words, option: str = "--no_python") -> tuple[str, ...]:
-    """Return a launcher's option for a program that is none of Python's, where it is one."""
-    return (option,) if words.kind == "program" else ()
+def launcher_words(
+    spec: RunSpec, python: str | None, module: str, options: Sequence[str], left_out: Sequence[str], no_python: str
+) -> list[str]:
+    """Give the words of a launcher, a module of Python, up to the program: `options` stand behind the user's own.
+
+    `no_python` is its option for a program that is none of Python's.
+    """
+    words = read_training(spec)
+    before = [python or words.python or "python3", *words.flags, "-m", module, *kept_options(spec, left_out), *options]
+    return [*before, no_python] if words.kind == "program" else before
 
 
 def out_of_reach(spec: RunSpec) -> list[str]:

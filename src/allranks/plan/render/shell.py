@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from allranks.settings.secrets import is_secret_name
 
-from ..launchers.training_command import kept_options, no_python, read_training
+from ..launchers.training_command import launcher_words, read_training
 from ..ranks import NodePlan
 from .request import RenderRequest
 
@@ -34,7 +34,7 @@ def script(
     module: str,
     options: Sequence[str],
     left_out: Sequence[str],
-    no_python_option: str = "--no_python",
+    no_python: str = "--no_python",
     program: Sequence[str] | None = None,
     lines: Sequence[str] = (),
 ) -> str:
@@ -43,18 +43,9 @@ def script(
     `program` stands in the place of the command's, and `lines` before the command.
     """
     spec = request.spec
-    words = read_training(spec)
-    launcher = [
-        *shlex.split(spec.launch.wrap or ""),
-        spec.launch.python or words.python or "python3",
-        *words.flags,
-        "-m",
-        module,
-        *kept_options(spec, left_out),
-        *options,
-        *no_python(words, no_python_option),
-    ]
-    program = words.program if program is None else program
+    launcher = launcher_words(spec, spec.launch.python, module, options, left_out, no_python)
+    launcher[:0] = shlex.split(spec.launch.wrap or "")
+    program = read_training(spec).program if program is None else program
     parts = ["#!/bin/bash", f"# {node.node.name}: start this here, and the other nodes' scripts there, in any order"]
     parts += [PRELUDE % spec.launch.prelude.rstrip("\n")] if spec.launch.prelude else []
     parts.append("set -e")
