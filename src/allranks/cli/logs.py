@@ -264,10 +264,7 @@ def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool
         digits = path.name.split("_")[1]
         if not (digits.isascii() and digits.isdecimal()) or (ranks is not None and int(digits) not in ranks):
             continue
-        lines = []
-        with contextlib.suppress(OSError):
-            lines = read_end(path, TAIL).decode("utf-8", "replace").splitlines()
-        for line in lines[-number:]:
+        for line in read_end(path, TAIL).splitlines()[-number:]:
             row: Json = line
             with contextlib.suppress(DecodeError):
                 row = read_metrics(line)

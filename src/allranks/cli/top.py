@@ -78,9 +78,9 @@ class RunWatch:
         if size == self._metrics_size:
             return
         self._metrics_size = size
-        with contextlib.suppress(OSError, DecodeError):
-            lines = read_end(self._metrics, METRICS_READ).split(b"\n")
-            if len(lines) > 1:  # the last is not whole
+        lines = read_end(self._metrics, METRICS_READ).split("\n")
+        if len(lines) > 1:  # the last is not whole
+            with contextlib.suppress(DecodeError):
                 self.loss = loss_of(read_metrics(lines[-2]))
 
 

@@ -51,12 +51,6 @@ def require() -> None:
         raise UsageError("--sky needs SkyPilot's `sky` on PATH. `allranks render skypilot` writes the task without it")
 
 
-def launch_argv(name: str, task: str, secrets: Sequence[str]) -> list[str]:
-    """Return the words of `sky launch`; values of secrets come from its environment."""
-    options = [word for secret in secrets for word in ("--secret", secret)]
-    return ["sky", "launch", "--cluster", name, "--yes", *options, task]
-
-
 def call(*words: str) -> str:
     """Call sky and return what it prints; raise NodeError with its last words."""
     try:
@@ -227,7 +221,7 @@ class TaskLaunch:
     def describe(self, as_json: bool) -> str:
         """Return the task, and the command that takes it."""
         task = self._task(f"./{ARCHIVE}")
-        argv = launch_argv(self._name, TASK, self._hidden)
+        argv = self._argv(TASK)
         if as_json:
             return document_line(TaskPlan(argv, task))
         return yaml_text([task], [f"would call `{' '.join(argv)}` with this, and nothing was done"]).rstrip("\n")
@@ -245,9 +239,14 @@ class TaskLaunch:
         task = (run.path / TASK).absolute()
         with replacing(task) as file:
             file.write(yaml_text([self._task(str(archive))]).encode())
-        argv = launch_argv(self._name, str(task), self._hidden)
+        argv = self._argv(str(task))
         show_opening(run, view)
         return SkyFollower(run, place, view, argv, {**os.environ, **self.hidden_environment()})
+
+    def _argv(self, task: str) -> list[str]:
+        """Return the words of `sky launch`; values of secrets come from its environment."""
+        options = [word for secret in self._hidden for word in ("--secret", secret)]
+        return ["sky", "launch", "--cluster", self._name, "--yes", *options, task]
 
     def _task(self, archive: str) -> Document:
         return sky_task(self._spec, self._name, archive, os.getcwd(), True, self._variables)

@@ -63,7 +63,7 @@ from allranks.runs.documents import (
 )
 from allranks.runs.nodeledger import OK, OTHER, NodeRecord, add_records, blame, ledger_file, records_of
 from allranks.runs.opening import controller_identity, node_entry, take_control, write_nodes, write_opening
-from allranks.runs.regular import text_at_end
+from allranks.runs.regular import read_end
 from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
 from allranks.runs.timeledger import newest_steps
 from allranks.runs.view import View
@@ -606,7 +606,7 @@ def _printed_last(session: Session) -> list[str]:
     lines: list[str] = []
     for rank in node.ranks:
         log = session.run_dir.log_path(node.index, node.name, RANK_LOG, rank, session.controller.roster.attempt)
-        lines += text_at_end(log, LOG_END).splitlines()[-LAST_LINES:]
+        lines += read_end(log, LOG_END).splitlines()[-LAST_LINES:]
     return [line for line in lines[-LAST_LINES:] if line.strip()]
 
 

@@ -14,7 +14,7 @@ from allranks.protocol.codec import decode_each
 from allranks.protocol.frames import RANK_LOG
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument, SuiteResult, suite_result
-from allranks.runs.regular import text_at_end
+from allranks.runs.regular import read_end
 from allranks.runs.tests import Row, read_rows
 
 from .roster import Roster
@@ -157,7 +157,7 @@ def _from_logs(roster: Roster, run: RunDirectory) -> list[Finding]:
     for node in roster.nodes.values():
         for rank in node.ranks:
             path = run.log_path(node.index, node.name, RANK_LOG, rank, roster.attempt)
-            for line in text_at_end(path, TAIL).splitlines():
+            for line in read_end(path, TAIL).splitlines():
                 if line.startswith("FAIL "):
                     message = " ".join(line.split()[1:])
                     return [Finding(kind, "fail", message, HUNG if has_hung else FAILED, check=CHECK_NAME)]

@@ -76,11 +76,11 @@ def ranks_of(
     return (2 if spec.tests.test == "full" and spec.tests.suite != "pairs" else 1), "no GPU found"
 
 
-def room_on(node: Node, facts: NodeFacts, shared_by: int = 1) -> int | None:
+def room_on(node: Node, facts: NodeFacts) -> int | None:
     """How many ranks a node can take, by its slots, else its GPUs; None where nothing says so."""
     if node.slots is not None:
         return node.slots
-    return gpu_count(facts) // shared_by or None
+    return gpu_count(facts) or None
 
 
 def orders(launch: NodeLaunch) -> StartOrder:

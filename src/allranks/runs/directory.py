@@ -282,8 +282,8 @@ class RunDirectory:
 
         try:
             end = read_end(self.path / "events.jsonl", LAST_EVENT)
-            event = read_object(end.strip().rpartition(b"\n")[2], LAST_EVENT)
-        except (OSError, DecodeError):
+            event = read_object(end.strip().rpartition("\n")[2], LAST_EVENT)
+        except DecodeError:
             return None
         stamped = read_line(event)
         if stamped is None or not isinstance(stamped.fact, RunEnd):

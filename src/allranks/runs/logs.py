@@ -68,12 +68,8 @@ def _thin(path: Path) -> None:
 
 def _entries(path: Path) -> list[tuple[float, int, float]]:
     """(first, offset, last) of each line that can be read; a torn one (full disk, SIGKILL) is left out."""
-    try:
-        lines = read_end(path, 2 * LIMIT).splitlines()
-    except OSError:
-        return []
     entries = []
-    for line in lines:
+    for line in read_end(path, 2 * LIMIT).splitlines():
         with contextlib.suppress(ValueError, IndexError):
             words = line.split()
             first = float(words[0])

@@ -17,7 +17,7 @@ from allranks.settings.tools import is_one_process
 
 from .directory import RunDirectory, read_error
 from .documents import NodeEntry, RunDocument
-from .regular import text_at_end
+from .regular import read_end
 
 TAIL = 16 << 10  # bytes at the end of a failed rank's log
 
@@ -89,9 +89,9 @@ def _complete(run: RunDirectory, end: RankEnd, nodes: AttemptNodes) -> RankEnd:
 def _read_tail(run: RunDirectory, index: int, end: RankEnd, attempt: int) -> str:
     log = run.log_path(index, end.node, RANK_LOG, end.rank, attempt)
     if log.exists():
-        return text_at_end(log, TAIL)
+        return read_end(log, TAIL)
     logs = sorted(log.parent.glob("rank_*.log"))  # another launcher's: one log for all ranks of the node
-    return of_rank(text_at_end(logs[0], TAIL), end.rank) if logs else ""
+    return of_rank(read_end(logs[0], TAIL), end.rank) if logs else ""
 
 
 def role_of(run: RunDirectory, document: RunDocument) -> Role | None:

@@ -31,18 +31,13 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def read_end(path: Path, most: int) -> bytes:
-    """Return the last `most` bytes of a regular file; raise OSError."""
-    with open_regular(path) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
-        return file.read(most)
-
-
-def text_at_end(path: Path, most: int) -> str:
+def read_end(path: Path, most: int) -> str:
     """Return the last `most` bytes of a regular file as text; empty where it cannot be read."""
     try:
-        return read_end(path, most).decode("utf-8", "replace")
-    except OSError:
+        with open_regular(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            return file.read(most).decode("utf-8", "replace")
+    except (OSError, ValueError):
         return ""
 
 

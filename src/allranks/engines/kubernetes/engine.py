@@ -389,16 +389,15 @@ class PodLog:
         self._running: ProcessLines | None = None
         self._ended_at = 0.0
         self._skip: set[str] = set()
-        self.closed = False
         self.is_read = False  # kubectl came to the end of the log once
 
-    def lines(self, most: int = 5000) -> list[str]:
+    def lines(self) -> list[str]:
         """Return new lines without their times; start kubectl (again) where it does not run."""
-        if self._running is None and not self.closed and time.monotonic() - self._ended_at >= AGAIN_AFTER:
+        if self._running is None and time.monotonic() - self._ended_at >= AGAIN_AFTER:
             self._start()
         if self._running is None:
             return []
-        fresh = [self._new(line) for line in self._running.take(most)]
+        fresh = [self._new(line) for line in self._running.take()]
         if self._running.over:
             self._running = None
             self._ended_at = time.monotonic()
@@ -407,7 +406,6 @@ class PodLog:
 
     def close(self) -> None:
         """End kubectl."""
-        self.closed = True
         if self._running is not None:
             self._running.end()
 

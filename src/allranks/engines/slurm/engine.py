@@ -107,11 +107,8 @@ def _finding(run: RunDirectory, job: SlurmJob | None) -> Finding:
 
 
 def _last_words(run: RunDirectory) -> tuple[str, ...]:
-    try:
-        text = read_end(run.path / OUTPUT, TAIL).decode("utf-8", "replace")
-    except OSError:
-        return ()
-    return tuple(line.strip()[:300] for line in text.splitlines() if line.strip())[-3:]
+    lines = read_end(run.path / OUTPUT, TAIL).splitlines()
+    return tuple(line.strip()[:300] for line in lines if line.strip())[-3:]
 
 
 # -- Following a job: through the queue, then events and output, until there is a result -------------------------------

@@ -166,7 +166,8 @@ class StepReach(NodeReach):
             return ended(job.reported("NODE_FAIL", node), line=line, advice=advice)
         if job.state == "RUNNING" and out_of_memory(printed):
             return ended(job.reported("OUT_OF_MEMORY"), line=out_of_memory(printed), advice=advice)
-        state, line = cancelled(printed) or cancelled(_end_of(job.stdout), self._began) or ("CANCELLED", "")
+        own_output = read_end(Path(job.stdout), LOG_TAIL)  # slurmstepd writes there why it ends the batch script
+        state, line = cancelled(printed) or cancelled(own_output, self._began) or ("CANCELLED", "")
         if state != "CANCELLED":
             job = job.reported(state)
         elif job.state in ("RUNNING", "PENDING"):
@@ -217,14 +218,6 @@ class StepReach(NodeReach):
         """End the steps."""
         for step in self._steps:
             step.finish("the run is over")
-
-
-def _end_of(output: str) -> str:
-    """Read the end of the job's own output: slurmstepd writes there why it ends the batch script."""
-    try:
-        return read_end(Path(output), LOG_TAIL).decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return ""
 
 
 def _pass_signal(session: BegunSession, names: Mapping[int, str], task: int, signal: str) -> None:

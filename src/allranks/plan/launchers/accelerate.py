@@ -12,7 +12,6 @@ from allranks.protocol.plan_facts import AccelerateConfig, NodeFacts
 from allranks.settings.tools import Tool
 
 from ..environment import NodeLaunch, PlannedProcess
-from ..ranks import Attempt, NodePlan
 from .node_launcher import agent, has_gpu, launcher_argv, options_of
 from .training_command import launched_by
 
@@ -27,24 +26,20 @@ def accelerate(launch: NodeLaunch) -> list[PlannedProcess]:
     """One agent a node; it starts the node's ranks."""
     tool = launched_by(launch.spec)
     mode = ("--multi_gpu",) if launch.world_size > 1 and needs_mode(tool, launch.facts) else ()
-    options = (*mode, *arguments(launch.node, launch.attempt))
-    env = {"ACCELERATE_USE_CPU": "true"} if on_cpu(tool, launch.facts) else {}
-    return [agent(launch, launcher_argv(launch, "accelerate.commands.launch", options, OURS), env)]
-
-
-def arguments(node: NodePlan, attempt: Attempt) -> tuple[str, ...]:
-    """Who the machines are."""
-    options = {
+    node = launch.node
+    own = {
         "num_machines": node.of,
         "num_processes": node.nproc * node.of,
         "machine_rank": node.rank,
-        "main_process_ip": attempt.master_addr,
-        "main_process_port": attempt.master_port,
+        "main_process_ip": launch.attempt.master_addr,
+        "main_process_port": launch.attempt.master_port,
         "rdzv_backend": "static",
         "max_restarts": 0,
         "deepspeed_multinode_launcher": "standard",  # the others reach out by ssh themselves
     }
-    return ("--same_network", *options_of(options))
+    options = (*mode, "--same_network", *options_of(own))
+    env = {"ACCELERATE_USE_CPU": "true"} if on_cpu(tool, launch.facts) else {}
+    return [agent(launch, launcher_argv(launch, "accelerate.commands.launch", options, OURS), env)]
 
 
 def configured(facts: NodeFacts) -> AccelerateConfig | None:

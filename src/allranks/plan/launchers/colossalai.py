@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import shlex
 
-from allranks.settings.tools import Tool
-
 from ..environment import NodeLaunch, PlannedProcess
-from ..ranks import Attempt, NodePlan
 from .node_launcher import agent, options_of, through
 from .training_command import kept_options, launched_by, read_training
 
@@ -25,6 +22,14 @@ def colossalai(launch: NodeLaunch) -> list[PlannedProcess]:
     """One launcher a node; it starts the node's ranks."""
     words = read_training(launch.spec)
     tool = launched_by(launch.spec)
+    theirs = tool.value("extra_launch_args") if tool is not None else None
+    who = f"nnodes={launch.node.of},node_rank={launch.node.rank},rdzv_backend=static,max_restarts=0"
+    own = {
+        "nproc_per_node": launch.node.nproc,
+        "master_addr": launch.attempt.master_addr,
+        "master_port": launch.attempt.master_port,
+        "extra_launch_args": f"{theirs},{who}" if theirs else who,
+    }
     argv = (
         "/bin/sh",
         "-c",
@@ -35,16 +40,8 @@ def colossalai(launch: NodeLaunch) -> list[PlannedProcess]:
         "colossalai.cli.cli",
         "run",
         *kept_options(launch.spec, OURS),
-        *arguments(launch.node, launch.attempt, tool),
+        *options_of(own),
         "--",
         *map(shlex.quote, through(words, launch.place)),
     )
     return [agent(launch, argv)]
-
-
-def arguments(node: NodePlan, attempt: Attempt, tool: Tool | None) -> tuple[str, ...]:
-    """Who the nodes are."""
-    theirs = [tool.value("extra_launch_args") or ""] if tool is not None else []
-    ours = f"nnodes={node.of},node_rank={node.rank},rdzv_backend=static,max_restarts=0"
-    own = {"nproc_per_node": node.nproc, "master_addr": attempt.master_addr, "master_port": attempt.master_port}
-    return options_of({**own, "extra_launch_args": ",".join(filter(None, [*theirs, ours]))})
