@@ -19,6 +19,7 @@ from allranks.engines.controlled import end_without_controller
 from allranks.engines.ssh_errors import explain
 from allranks.runs.directory import RunDirectory
 from allranks.runs.view import View
+from allranks.settings.runspec import Launch
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +76,7 @@ def test_a_run_whose_controller_was_killed_is_ended(
 
 
 def test_a_command_that_fails_is_told_in_its_own_words() -> None:
-    transport = behind_a_command.Reach(None, None)
+    transport = behind_a_command.Reach(Launch())
     found = transport.failure(NODE, b"", "starting\nh1: no such machine\n", 3)
     assert found.message == "h1: reach ended with code 3 before the node answered: h1: no such machine"
     assert found.remedy == "try it by hand: echo hostname | reach h1 /bin/sh -s"

@@ -11,6 +11,7 @@ from allranks.engines.lent_ssh import StartAnswer, StartRequest, ask_door, lend_
 from allranks.engines.ssh import SshTransport
 from allranks.gang.transport import Client
 from allranks.protocol.header import DialHeader
+from allranks.settings.runspec import Launch
 
 HEADER = DialHeader(places=(("127.0.0.1", 1),), rank_from="", secret="00", patience=0.1, lease=1.0)
 DOOR = "from allranks.engines.lent_ssh import keep_door; keep_door()"
@@ -26,7 +27,7 @@ class RefusingSsh(SshTransport):
 def test_only_nodes_of_the_list_are_reached_while_the_lender_is_there() -> None:
     name = secrets.token_hex(8)
     door = Client.of_process([sys.executable, "-c", DOOR, name])
-    lend_ssh(door, [Node(1, "h2", "h2")], RefusingSsh((), None, None))
+    lend_ssh(door, [Node(1, "h2", "h2")], RefusingSsh(Launch()))
 
     async def ask(*nodes: str) -> list[str]:
         asked = (ask_door(name, StartRequest(node, HEADER, 10.0)) for node in nodes)
