@@ -43,9 +43,6 @@ GATED["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
 RUNNING = pod(0, phase="Running", containerStatuses=container(running={"startedAt": "x"}))
 
 
-# -- waiting -------------------------------------------------------------------------------------------
-
-
 def test_all_started_is_nothing_to_say() -> None:
     assert waiting(read(RUNNING), [], 1) == ""
 
@@ -79,8 +76,6 @@ def test_pods_that_were_never_made() -> None:
     (finding,) = troubles([], events)
     assert finding.id == "k8s-scheduling" and "exceeded quota" in finding.message
 
-
-# -- findings ------------------------------------------------------------------------------------------
 
 CASES = {
     "oom": (pod(2, phase="Failed", containerStatuses=container(terminated={"reason": "OOMKilled", "exitCode": 137})),
@@ -151,9 +146,6 @@ def test_a_pod_that_backs_off_says_why_in_its_events() -> None:
     assert found is not None and found.id == "k8s-image" and "code = NotFound" in found.message
 
 
-# -- which pod is which --------------------------------------------------------------------------------
-
-
 def test_of_each_rank_the_newest_pod_counts() -> None:
     found = read(pod(1, "old", "2026-11-21T14:00:00Z"), pod(1, "new", "2026-11-21T14:05:00Z"), pod(0, "first"))
     assert [(p.index, p.name, p.host) for p in found] == [(0, "first", "demo-0"), (1, "new", "demo-1")]
@@ -169,9 +161,6 @@ def test_an_init_container_that_fails_is_seen() -> None:
     item = pod(0, initContainerStatuses=[{"name": "i", "state": state}])
     (found,) = read(item)
     assert (found.why, found.started) == ("ErrImagePull", False)
-
-
-# -- log lines -----------------------------------------------------------------------------------------
 
 
 def test_times_inside_of_long_lines_go() -> None:

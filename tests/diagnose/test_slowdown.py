@@ -98,9 +98,6 @@ def test_fast_steps_are_taken_together_and_steps_that_go_back_begin_again() -> N
     assert keeper.paces == [Pace(AT + 21, 1.0, 2)]
 
 
-# -- what changed --------------------------------------------------------------------------------------------
-
-
 def samples(before: NodeUsage, after: NodeUsage) -> list[NodeUsage]:
     """Six samples of 10 seconds before AT, and three after it."""
     made = [before._replace(t=AT - 10 * number, seconds=10.0, cores=16) for number in range(6, 0, -1)]

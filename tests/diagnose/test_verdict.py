@@ -65,15 +65,9 @@ def verdict(*exits: RankEnd, **rest: Any) -> Verdict:
     return found
 
 
-# -- nothing failed ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("early", [9, 1])
 def test_all_zero_is_no_failure_though_one_comes_early(early: float) -> None:
     assert judge(incident(coded(1, early, 0), *(coded(r, 9, 0) for r in (0, 2, 3)))) is None
-
-
-# -- a root beats its consequences, whatever the clocks say ------------------------------------------------
 
 
 @pytest.mark.parametrize("ahead", [0.0, 0.005, 0.05, 2.0])
@@ -158,16 +152,9 @@ def test_only_ended_ranks_give_no_cause() -> None:
     assert found.cause == "unknown" and found.confidence < 0.5
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "inner"),
-    [("TrainError", "step failed", ("RuntimeError", RESET)), ("RuntimeError", RESET, ("Empty", ""))],
-)
-def test_a_chain_with_the_loss_of_a_peer_is_a_consequence(kind: str, text: str, inner: tuple[str, str]) -> None:
-    (failure,) = failures(incident(raised(0, 5, kind, text, inner)))
+def test_an_empty_queue_explains_nothing() -> None:
+    (failure,) = failures(incident(raised(0, 5, "RuntimeError", RESET, ("Empty", ""))))
     assert failure.role is FailureRole.CONSEQUENCE
-
-
-# -- alike on several ranks --------------------------------------------------------------------------------
 
 
 def everywhere(count: int) -> list[RankEnd]:
@@ -190,9 +177,6 @@ def test_a_single_rank_world_is_named() -> None:
     assert found.finding.where == Where(node="h1", rank=0)
 
 
-# -- a user's stop -----------------------------------------------------------------------------------------
-
-
 def test_a_stop_is_no_failure() -> None:
     ended = [signalled(0, 5, 15, True), coded(1, 5, 1, expected=True), lost_peer(2, 5.0), coded(3, 5, 143)]
     assert judge(incident(*ended, stop_reason="ctrl-c")) is None
@@ -207,9 +191,6 @@ def test_stopped_while_a_node_could_not_be_reached() -> None:
     down = Finding("ssh-unreachable", "fail", "h2: no answer", where=Where(node="h2"))
     assert judge(incident(findings=(down,), stop_reason="ctrl-c")) is None
     assert judge(incident(findings=(down,), stop_reason="ctrl-c", detected_t=T + 1)) is not None
-
-
-# -- nodes, agents, checks ---------------------------------------------------------------------------------
 
 
 def test_a_lost_node_explains_what_follows_and_not_what_came_before() -> None:
@@ -252,9 +233,6 @@ def test_what_ssh_says_of_several_nodes_is_a_sentence(said: str, sentence: str) 
     assert verdict(findings=faults).finding.message == sentence
 
 
-# -- reading -----------------------------------------------------------------------------------------------
-
-
 def test_torchelastics_own_error_file() -> None:
     message = {"message": "ValueError: bad: batch", "extraInfo": {"py_callstack": "Traceback", "timestamp": "1"}}
     assert Raised.from_error_file({"message": message}) == Raised("ValueError", "bad: batch", traceback="Traceback")
@@ -294,8 +272,6 @@ def test_verdict_json() -> None:
     assert document["runners_up"][0]["where"] == {"node": "h2", "rank": 3}
 
 
-# -- any incident at all -----------------------------------------------------------------------------------
-
 TEXTS = st.sampled_from(["", "bad", "a\nb", RESET, NCCL, "{x} %s", "CUDA out of memory", "can't open file 'a{}'"])
 TAILS = st.sampled_from(["", "x\n", "usage: a\na: error: no {b}\n", "python: can't open file '/{x}.py': [Errno 2] No\n",
                          "terminate called without an active exception\n", "DistNetworkError\n"])  # fmt: skip
@@ -333,22 +309,24 @@ def test_any_incident_gets_a_sound_verdict(
     assert found.finding.where.rank not in found.victims
 
 
-# -- who gave the nodes of a joined run ------------------------------------------------------------------------
+SLURM = {"h1": "slurm", "h2": "slurm"}
+PODS = {"h1": "kubernetes", "h2": "kubernetes"}
 
 
 @pytest.mark.parametrize(
-    ("schedulers", "jobs", "named", "not_named"),
+    ("schedulers", "jobs", "is_joined", "named", "not_named"),
     [
-        ({"h1": "slurm", "h2": "slurm"}, {"h1": "88123", "h2": "88124"}, "`sacct -j 88124 ", "kubectl"),
-        ({"h1": "kubernetes", "h2": "kubernetes"}, {"h1": "w-0", "h2": "w-1"}, "`kubectl describe pod w-1`", "sacct"),
-        ({"h1": "none", "h2": "none"}, {}, "journalctl", "ask the scheduler"),
-        ({}, {}, "ask the scheduler where there is one: `sacct", "(of a run"),  # nodes of an older version
+        (SLURM, {"h1": "88123", "h2": "88124"}, True, "`sacct -j 88124 ", "kubectl"),
+        (PODS, {"h1": "w-0", "h2": "w-1"}, True, "`kubectl describe pod w-1`", "sacct"),
+        ({"h1": "none", "h2": "none"}, {}, True, "journalctl", "ask the scheduler"),
+        ({}, {}, True, "ask the scheduler where there is one: `sacct", "(of a run"),  # nodes of an older version
+        (SLURM, {"h2": "7"}, False, "", "sacct"),  # reached over ssh
     ],
 )
 def test_a_fix_on_joined_nodes_names_the_scheduler_that_they_have(
-    schedulers: dict[str, str], jobs: dict[str, str], named: str, not_named: str
+    schedulers: dict[str, str], jobs: dict[str, str], is_joined: bool, named: str, not_named: str
 ) -> None:
-    found = verdict(signalled(2, 9, 9), is_joined=True, schedulers=schedulers, jobs=jobs)
+    found = verdict(signalled(2, 9, 9), is_joined=is_joined, schedulers=schedulers, jobs=jobs)
     assert found.cause == "rank-killed", found
     assert named in found.finding.remedy and not_named not in found.finding.remedy, found.finding.remedy
 
@@ -357,8 +335,3 @@ def test_a_job_that_a_node_names_stands_in_no_command_unless_it_is_a_name() -> N
     said = [NodeFactsKept(scheduler="slurm", job="1; rm -rf /"), NodeFactsKept(scheduler="slurm", job="88123")]
     read = fold([Stamped(f"h{at}", T, None, fact) for at, fact in enumerate(said, 1)], 0, ("h1", "h2"))
     assert (read.schedulers, read.jobs) == ({"h1": "slurm", "h2": "slurm"}, {"h2": "88123"})
-
-
-def test_nodes_reached_over_ssh_have_no_scheduler_of_their_own() -> None:
-    found = verdict(signalled(2, 9, 9), schedulers={"h1": "slurm", "h2": "slurm"}, jobs={"h2": "7"})
-    assert "sacct" not in found.finding.remedy

@@ -12,6 +12,8 @@ from allranks.diagnose.verdict import judge_logs
 from allranks.findings import SURE, Verdict
 from allranks.runs.logdiagnosis import read_logs
 
+OWN_FRAME = ("Traceback (most recent call last):", '  File "/w/go.py", line 3, in go')
+
 
 def judged(folder: Path, *lines: str) -> Verdict:
     path = folder / "job.log"
@@ -34,9 +36,7 @@ def judged(folder: Path, *lines: str) -> Verdict:
 )  # fmt: skip
 def test_words_decide_a_cause_and_never_surely(tmp_path: Path, kind: str, text: str, cause: str) -> None:
     assert row_of_exception(kind, text) is None  # a run, whose exception was observed, is not judged by words
-    verdict = judged(
-        tmp_path, "Traceback (most recent call last):", '  File "/w/go.py", line 3, in go', f"{kind}: {text}"
-    )
+    verdict = judged(tmp_path, *OWN_FRAME, f"{kind}: {text}")
     assert verdict.cause == cause
     assert SURE <= verdict.confidence < 0.8
 
@@ -53,29 +53,29 @@ def test_a_line_without_an_exception_is_most_likely_what_its_words_say(tmp_path:
     assert likeliest(verdict) == "environment-mismatch"
 
 
-def test_the_package_whose_frame_is_the_innermost_is_named(tmp_path: Path) -> None:
-    verdict = judged(
-        tmp_path,
-        "Traceback (most recent call last):",
-        '  File "/w/go.py", line 3, in go',
-        '  File "/v/lib/python3.11/site-packages/quux/engine.py", line 9, in step',
-        "AttributeError: 'Planner' object has no attribute 'fuse'",
-    )
-    assert verdict.cause == "environment-mismatch"
-    assert "quux==VERSION" in verdict.finding.remedy
+OF_A_PACKAGE = (
+    *OWN_FRAME,
+    '  File "/v/lib/python3.11/site-packages/quux/engine.py", line 9, in step',
+    "AttributeError: 'Planner' object has no attribute 'fuse'",
+)
+OF_AN_OPTION = (
+    *OWN_FRAME,
+    "    total = args.engines * args.gpus_an_engine",
+    "            ~~~~~~~~~~~~~^~~~~~~~~~~~~~~~~~~~~",
+    "TypeError: unsupported operand type(s) for *: 'int' and 'NoneType'",
+)
 
 
-def test_an_option_that_is_not_set_is_named(tmp_path: Path) -> None:
-    verdict = judged(
-        tmp_path,
-        "Traceback (most recent call last):",
-        '  File "/w/go.py", line 3, in go',
-        "    total = args.engines * args.gpus_an_engine",
-        "            ~~~~~~~~~~~~~^~~~~~~~~~~~~~~~~~~~~",
-        "TypeError: unsupported operand type(s) for *: 'int' and 'NoneType'",
-    )
-    assert verdict.cause == "bad-launch-arguments"
-    assert "`engines` or `gpus_an_engine`" in verdict.finding.remedy
+@pytest.mark.parametrize(
+    ("lines", "cause", "named"),
+    [
+        pytest.param(OF_A_PACKAGE, "environment-mismatch", "quux==VERSION", id="the package of the innermost frame"),
+        pytest.param(OF_AN_OPTION, "bad-launch-arguments", "`engines` or `gpus_an_engine`", id="an option not set"),
+    ],
+)
+def test_a_traceback_names_what_is_at_fault(tmp_path: Path, lines: tuple[str, ...], cause: str, named: str) -> None:
+    verdict = judged(tmp_path, *lines)
+    assert verdict.cause == cause and named in verdict.finding.remedy
 
 
 SIZES = (
@@ -87,5 +87,4 @@ SIZES = (
 
 @pytest.mark.parametrize(("size", "cause"), [("2000", "collective-shape-mismatch"), ("1000", "segfault-native")])
 def test_ranks_that_print_other_sizes_before_a_crash(tmp_path: Path, size: str, cause: str) -> None:
-    verdict = judged(tmp_path, *(line.format(size) for line in SIZES))
-    assert verdict.cause == cause
+    assert judged(tmp_path, *(line.format(size) for line in SIZES)).cause == cause

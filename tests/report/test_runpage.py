@@ -154,9 +154,6 @@ def test_what_is_left_out_is_counted() -> None:
     assert "… 1,998 lines are left out" in found and "2002" in found
 
 
-# -- excerpts --------------------------------------------------------------------------------------
-
-
 LOG = LogName("logs/f.log", "h1", 0, 0)
 
 

@@ -100,6 +100,10 @@ class Terminal(io.StringIO):
         return True
 
 
+class ColourTerminal(Terminal):
+    shows_colour = True
+
+
 @pytest.fixture
 def small(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
@@ -148,17 +152,20 @@ def test_without_a_terminal_there_are_no_escapes():
     assert out.getvalue() == "[h1 0] hello\n"
 
 
-def test_a_window_that_became_narrower_is_cleared_whole(small):
-    out = Terminal()
+@pytest.mark.parametrize(
+    ("first", "width", "rows"),
+    [
+        pytest.param("x" * 39, 20, 3, id="a window that became narrower"),
+        pytest.param("\x1b[31m" + "x" * 39 + "\x1b[0m", 40, 2, id="colours take no room"),
+    ],
+)
+def test_the_table_is_cleared_whole(small, first, width, rows):
+    out = ColourTerminal()
     screen = Screen(out)
-    screen.show([], ["x" * 39, "y"])
-    small[0] = 20
+    screen.show([], [first, "y"])
+    small[0] = width
     screen.show(["line"], [])
-    assert out.getvalue().endswith("\r\x1b[3A\x1b[Jline\n")
-
-
-class ColourTerminal(Terminal):
-    shows_colour = True
+    assert out.getvalue().endswith(f"\r\x1b[{rows}A\x1b[Jline\n")
 
 
 def test_failures_verdicts_and_warnings_have_colours_where_they_are_wanted(small):
@@ -191,14 +198,6 @@ def test_a_failure_that_the_verdict_says_is_not_said_twice(cause):
     lines = out.getvalue().splitlines()
     assert [line for line in lines if said in line] == [f"VERDICT   {said}"]
     assert "FAIL: h3 is blocked" in lines
-
-
-def test_colours_in_the_table_take_no_room(small):
-    out = ColourTerminal()
-    screen = Screen(out)
-    screen.show([], ["\x1b[31m" + "x" * 39 + "\x1b[0m", "y"])
-    screen.show(["line"], [])
-    assert out.getvalue().endswith("\r\x1b[2A\x1b[Jline\n")
 
 
 def test_a_clock_that_is_set_back_does_not_stop_the_view():

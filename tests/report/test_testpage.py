@@ -108,9 +108,6 @@ def links(count: int) -> list[dict[str, Any]]:
     return [link(a, b) for at, a in enumerate(names) for b in names[at + 1 :]]
 
 
-# -- the head, the findings ------------------------------------------------------------------------
-
-
 def test_a_run_that_passed_says_so_in_words_and_colour() -> None:
     found = page(run="test-1", suite="sync", ok=True, exit=0, nodes=["h1", "h2"], ranks=4, started=1795259813.4)
     assert found.words["title"] == ["PASS test-1"] and found.words["h1"] == ["PASStest-1"]
@@ -137,9 +134,6 @@ def test_findings_come_first_and_failures_before_the_rest() -> None:
     assert "h1–h3: 3 of 3 failed" in found.words["details"][0] and "open" not in dict(found.elements)["details"]
 
 
-# -- tests, rates ----------------------------------------------------------------------------------
-
-
 def test_every_test_has_its_result_and_what_is_known_of_it() -> None:
     found = page(ok=False, collectives=TESTS)
     assert {"PASS", "FAIL", "HANG", "skip"} <= set(found.words["td"])
@@ -164,9 +158,6 @@ def test_rows_that_are_no_measurement_do_no_harm(row: dict[str, Any]) -> None:
     page(bandwidth=[{**bandwidth_rows()[0], **row}])
 
 
-# -- links -----------------------------------------------------------------------------------------
-
-
 def test_links_are_drawn_in_the_order_of_the_run_and_a_retest_counts() -> None:
     rows = [*links(4)[:-1], link("h3", "h4", rate=1e7), link("h2", "h3", dead="timed out")]
     again = [{**link("h3", "h4"), "again": True}]
@@ -185,9 +176,6 @@ def test_rows_that_are_no_link_are_left_out(row: dict[str, Any]) -> None:
     assert linkmaps.link_map([row, *links(3)], []) == linkmaps.link_map(links(3), [])
 
 
-# -- stages, statement, environment ----------------------------------------------------------------
-
-
 def test_stages_statement_environment() -> None:
     stages = [{"name": "each node alone", "groups": [{"nodes": ["h1"], "ok": True, "seconds": 3.1}], "meaning": ""},
               {"name": "pairs of nodes", "meaning": "h3–h4 fails: the link",
@@ -201,9 +189,6 @@ def test_stages_statement_environment() -> None:
     assert "line one\nline two" in found.words["pre"]
     rows = list(zip(found.words["th"], found.words["td"][9:], strict=True))
     assert rows == [("run", "t"), ("suite", "staged"), ("nodes", "h1, h2"), ("exit", "3")]
-
-
-# -- what comes from other machines ----------------------------------------------------------------
 
 
 def hostile(text: str) -> dict[str, Any]:

@@ -159,9 +159,6 @@ class Story:
         return ledger
 
 
-# -- one of each ---------------------------------------------------------------------------------------
-
-
 def test_a_run_that_is_killed_goes_on_from_its_checkpoint() -> None:
     story = Story.under_way(2.0, 5.0)
     story.steps(0, 30, 1.0)
@@ -239,25 +236,21 @@ def test_the_tests_before_a_program_and_a_port_that_was_taken_are_preflight() ->
     story.is_over()
 
 
-def test_nodes_that_join_are_waited_for_before_there_is_a_run_directory() -> None:
-    events = [
-        Stamped("", T, None, NodesAsked("join")),
-        Stamped("", T + 30.0, None, RunStart("r", "u")),
-        Stamped("", T + 30.0, 0, AttemptStart()),
-        Stamped("", T + 40.0, None, RunEnd(1)),
-    ]
-    assert parts(ledger_of(events, NOTHING)) == {"scheduler": 30.0, "unaccounted": 10.0}
+START, END = RunStart("r", "u"), Stamped[Fact]("", T + 40.0, None, RunEnd(1))
+OF_JOINED = [(0, NodesAsked("join")), (30, START), (30, AttemptStart())]
+OF_PODS = [(0.1, START), (0, NodesAsked("kubernetes")), (30, AttemptStart()), (35, EndingBegun("failure", 1.0, 0))]
 
 
-def test_pods_are_waited_for_until_node_0_begins() -> None:
-    events = [
-        Stamped("", T + 0.1, None, RunStart("r", "u")),
-        Stamped("", T, None, NodesAsked("kubernetes")),
-        Stamped("", T + 30.0, 0, AttemptStart()),
-        Stamped("", T + 35.0, 0, EndingBegun("failure", 1.0, 0)),
-        Stamped("", T + 40.0, None, RunEnd(1)),
-    ]
-    assert parts(ledger_of(events, NOTHING)) == {"scheduler": 30.0, "preflight": 5.0, "teardown": 5.0}
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [
+        pytest.param(OF_JOINED, {"scheduler": 30.0, "unaccounted": 10.0}, id="nodes join before there is a directory"),
+        pytest.param(OF_PODS, {"scheduler": 30.0, "preflight": 5.0, "teardown": 5.0}, id="pods, until node 0 begins"),
+    ],
+)
+def test_what_nodes_are_waited_for_is_the_schedulers(told: list[tuple[float, Fact]], wanted: dict[str, float]) -> None:
+    events = [Stamped("", T + after, 0 if isinstance(one, AttemptStart) else None, one) for after, one in told]
+    assert parts(ledger_of([*events, END], NOTHING)) == wanted
 
 
 def test_what_came_after_a_controller_died_is_not_accounted_for() -> None:
@@ -336,8 +329,6 @@ def test_live_and_saved_ledgers_agree(tmp_path: Any, ahead_s: float) -> None:
     assert ledger_of(run.read_facts()[0], NOTHING) == live
 
 
-# -- properties ----------------------------------------------------------------------------------------
-
 seconds = st.floats(0.0, 500.0).map(lambda value: round(value, 3))
 
 
@@ -384,24 +375,16 @@ def stories(draw: st.DrawFn) -> Story:
     return story
 
 
-@given(stories())
-def test_all_parts_of_any_run_add_up(story: Story) -> None:
+@given(stories(), st.integers(0, 60), st.floats(T - 10.0, T + 10_000.0))
+def test_all_parts_of_any_run_add_up_at_any_moment_too(story: Story, count: int, now: float) -> None:
     if story.reached is None:
         story.expected["start"] = story.expected.get("start", 0.0)
-    ledger = story.is_over(1.0)
-    assert total(ledger) == pytest.approx(ledger.wall, abs=ROUNDING)
-
-
-@given(stories(), st.data())
-def test_a_run_that_goes_on_has_a_ledger_at_any_moment(story: Story, data: st.DataObject) -> None:
     keeper = Timekeeper()
-    count = data.draw(st.integers(0, len(story.events)))
     for event in story.events[:count]:
         keeper.take(event)
-    now = data.draw(st.floats(T - 10.0, T + 10_000.0))
-    ledger = keeper.ledger(now)
-    assert total(ledger) == pytest.approx(ledger.wall, abs=ROUNDING)
-    assert all(value >= 0 for value in parts(ledger).values())
+    for ledger in (keeper.ledger(now), story.is_over(1.0)):
+        assert total(ledger) == pytest.approx(ledger.wall, abs=ROUNDING)
+        assert all(value >= 0 for value in parts(ledger).values())
 
 
 KINDS = [

@@ -49,9 +49,6 @@ def hang(*of: Doing, ended: tuple[int, ...] = ()) -> Hang:
     return found
 
 
-# -- stacks --------------------------------------------------------------------------------------------
-
-
 PY_SPY = """Process 7: python train.py
 Python v3.11.7 (/usr/bin/python3.11)
 
@@ -137,9 +134,6 @@ def test_who_does_not_answer_is_in_native_code(more: dict[str, Any], why: str) -
     assert found.culprits == (1,) and why in found.message and "is (" not in found.message
 
 
-# -- what a rank does ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("item", "kind"),
     [
@@ -180,8 +174,6 @@ def test_waiting_for_gradients() -> None:
 def test_the_kernels_word(more: dict[str, str], why: str) -> None:
     assert seen(at(3), **more).why == why
 
-
-# -- attribution ---------------------------------------------------------------------------------------
 
 WAITS = seen(in_collective())
 

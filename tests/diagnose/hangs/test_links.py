@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
-from allranks.findings import Hang
 from allranks.protocol.samples import RankSocket, StackSample
 
 NAMES = {0: "h1", 1: "h2"}
@@ -15,34 +14,39 @@ SENDER = RankSocket("10.0.0.1:5000", "10.0.0.2:6000", queued=424, retransmits=6,
 RECEIVER = RankSocket("10.0.0.2:6000", "10.0.0.1:5000", acked=90_000, received=90_000)
 
 
-def found(sender: RankSocket, receiver: RankSocket | None, before: RankSocket | None = None) -> Hang | None:
-    first = {0: StackSample(0, sockets=(before or sender,)), 1: StackSample(1)}
+def sampled(sender: RankSocket, receiver: RankSocket | None = RECEIVER) -> dict[int, StackSample]:
+    """Both ranks, as one look finds them."""
     others = () if receiver is None else (receiver,)
-    second = {0: StackSample(0, sockets=(sender,)), 1: StackSample(1, sockets=others)}
-    return dead_link(first, second, NAMES, ADDRESSES)
+    return {0: StackSample(0, sockets=(sender,)), 1: StackSample(1, sockets=others)}
 
 
-def test_what_was_sent_does_not_arrive() -> None:
-    hang = found(SENDER, RECEIVER)
-    assert hang is not None and hang.nodes == ("h1", "h2")
-    assert "packets from h1 do not reach h2" in hang.message
+@pytest.mark.parametrize(
+    ("sender", "receiver", "nodes", "says", "confidence"),
+    [
+        pytest.param(SENDER, RECEIVER, ("h1", "h2"), "packets from h1 do not reach h2", 0.9, id="it does not arrive"),
+        pytest.param(
+            SENDER, RECEIVER._replace(received=90_424), ("h2", "h1"), "packets from h2 do not reach h1", 0.9,
+            id="it arrives and the acknowledgement does not",
+        ),
+        pytest.param(SENDER, None, ("h1", "h2"), "packets are lost between h1 and h2", 0.8, id="the direction is open"),
+        pytest.param(
+            RankSocket("10.0.0.1:5000", "10.0.0.2:6000", connecting=True, retransmits=4), None, ("h1", "h2"),
+            "h1 gets no answer from h2 (10.0.0.2:6000)", 0.8, id="a connection that is never answered",
+        ),
+    ],
+)  # fmt: skip
+def test_a_link_that_loses_what_is_sent(
+    sender: RankSocket, receiver: RankSocket | None, nodes: tuple[str, str], says: str, confidence: float
+) -> None:
+    look = sampled(sender, receiver)
+    hang = dead_link(look, look, NAMES, ADDRESSES)
+    assert hang is not None and (hang.nodes, hang.confidence) == (nodes, confidence) and says in hang.message
+
+
+def test_the_evidence_is_what_was_not_acknowledged() -> None:
+    hang = dead_link(sampled(SENDER), sampled(SENDER), NAMES, ADDRESSES)
+    assert hang is not None
     assert hang.evidence == ("rank 0: 424 B to 10.0.0.2:6000 (rank 1) not acknowledged, sent 7 times",)
-
-
-def test_what_was_sent_arrives_and_the_acknowledgement_does_not() -> None:
-    hang = found(SENDER, RECEIVER._replace(received=90_424))
-    assert hang is not None and hang.nodes == ("h2", "h1")
-    assert "packets from h2 do not reach h1" in hang.message
-
-
-def test_without_the_other_end_the_direction_is_open() -> None:
-    hang = found(SENDER, None)
-    assert hang is not None and "packets are lost between h1 and h2" in hang.message and hang.confidence < 0.9
-
-
-def test_a_connection_that_is_never_answered() -> None:
-    hang = found(RankSocket("10.0.0.1:5000", "10.0.0.2:6000", connecting=True, retransmits=4), None)
-    assert hang is not None and "h1 gets no answer from h2 (10.0.0.2:6000)" in hang.message
 
 
 @pytest.mark.parametrize(
@@ -55,29 +59,23 @@ def test_a_connection_that_is_never_answered() -> None:
     ],
 )
 def test_no_link_is_blamed(sender: RankSocket, before: RankSocket | None) -> None:
-    assert found(sender, RECEIVER, before) is None
+    assert dead_link(sampled(before or sender), sampled(sender), NAMES, ADDRESSES) is None
 
 
 def test_after_a_long_silence_a_link_that_gets_through_now_and_then_is_not_dead() -> None:
     """A link that was dead for ten minutes has been tried eleven times, one with much loss a few times."""
-    pair = {0: StackSample(0, sockets=(SENDER,)), 1: StackSample(1, sockets=(RECEIVER,))}
+    pair = sampled(SENDER)
     assert dead_link(pair, pair, NAMES, ADDRESSES, 12.0) is not None
     assert dead_link(pair, pair, NAMES, ADDRESSES, 600.0) is None
-    often = {**pair, 0: StackSample(0, sockets=(SENDER._replace(retransmits=11),))}
+    often = sampled(SENDER._replace(retransmits=11))
     assert dead_link(often, often, NAMES, ADDRESSES, 600.0) is not None
-
-
-def slow(sender: RankSocket, before: RankSocket) -> Hang | None:
-    first = {0: StackSample(0, sockets=(before,)), 1: StackSample(1, sockets=(RECEIVER,))}
-    second = {0: StackSample(0, sockets=(sender,)), 1: StackSample(1, sockets=(RECEIVER,))}
-    return slow_link(first, second, NAMES, 4.0)
 
 
 FULL = SENDER._replace(queued=2_000_000, retransmits=0)
 
 
 def test_data_that_moves_slowly_is_a_slow_link_and_no_hang() -> None:
-    hang = slow(FULL._replace(acked=590_001), FULL)
+    hang = slow_link(sampled(FULL), sampled(FULL._replace(acked=590_001)), NAMES, 4.0)
     assert hang is not None and hang.slow and (hang.cause, hang.nodes, hang.culprits) == ("slow-link", ("h1", "h2"), ())
     assert "h1 sends 125 KB/s to h2" in hang.message
     assert "1.91 MB on their way to rank 1" in hang.evidence[0] and "488.28 KB acknowledged" in hang.evidence[0]
@@ -95,9 +93,8 @@ def test_no_network_is_between_ranks_of_one_node() -> None:
 
 @pytest.mark.parametrize("counted", [{"retransmits": 2}, {"resent": 40}])
 def test_data_that_is_sent_again_and_may_yet_arrive_is_loss_and_no_hang(counted: dict[str, int]) -> None:
-    first = {0: StackSample(0, sockets=(FULL,)), 1: StackSample(1, sockets=(RECEIVER,))}
-    second = {**first, 0: StackSample(0, sockets=(FULL._replace(**counted),))}
-    hang = lossy_link(first, second, NAMES)
+    first = sampled(FULL)
+    hang = lossy_link(first, sampled(FULL._replace(**counted)), NAMES)
     assert hang is not None and hang.slow and hang.cause == "mtu-or-packet-loss"
     assert "packets between h1 and h2 get lost" in hang.message
     assert lossy_link(first, first, NAMES) is None, "the peer does not read"
@@ -112,4 +109,4 @@ def test_data_that_is_sent_again_and_may_yet_arrive_is_loss_and_no_hang(counted:
     ],
 )
 def test_no_link_is_slow(sender: RankSocket, before: RankSocket) -> None:
-    assert slow(sender, before) is None
+    assert slow_link(sampled(before), sampled(sender), NAMES, 4.0) is None

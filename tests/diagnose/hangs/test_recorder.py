@@ -337,9 +337,6 @@ def test_sends_and_unknown_groups_are_passed_over() -> None:
     assert account(read(answer(entry(1, False, is_p2p=True), entry(2, False, group="gone")))) is None
 
 
-# -- together with stacks ------------------------------------------------------------------------------
-
-
 def test_a_rank_elsewhere_is_named_and_the_collective_is_the_evidence() -> None:
     found = hang([WAITS, WAITS, seen(at(41)), WAITS], STUCK, STUCK, BEHIND, STUCK)
     assert (found.cause, found.culprits) == (STRAGGLER, (2,))

@@ -25,6 +25,7 @@ from typing import Any
 
 from provoked import CASES
 from tests.diagnose.incidents import write_incident
+from tests.ports import free_port
 
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
@@ -39,13 +40,6 @@ LIMIT = 90.0
 END_AFTER = 0.25  # seconds from the first failure to SIGTERM for the others: the way through a controller
 
 RUNNER = HERE.parents[2] / "src/allranks/agent/runner.py"
-
-
-def free_port() -> int:
-    """A port that is free just now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def start(case: dict[str, Any], directory: Path, port: int) -> dict[int, subprocess.Popen[bytes]]:

@@ -110,18 +110,14 @@ CASES = {
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", CASES)
-def test_the_innermost_exception_is_quoted(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "error_file"),
+    [*((name, True) for name in CASES), *((name, False) for name in ("cause", "context", "many lines"))],
+)
+def test_the_innermost_exception_is_quoted(tmp_path: Path, name: str, error_file: bool) -> None:
+    """Of programs that are not Python's runner the log alone tells: by the traceback at its end."""
     code, says = CASES[name]
-    assert says in sentence(tmp_path, code)
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("name", ["cause", "context", "many lines"])
-def test_so_it_is_where_the_log_alone_tells(tmp_path: Path, name: str) -> None:
-    """Ranks of programs that are not Python's runner: the traceback at the end of the log."""
-    code, says = CASES[name]
-    assert says in sentence(tmp_path, code, error_file=False)
+    assert says in sentence(tmp_path, code, error_file)
 
 
 @pytest.mark.processes
