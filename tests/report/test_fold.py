@@ -6,18 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allranks.report.fold import (
-    CUT,
-    FRAMES,
-    HARMLESS,
-    MOST,
-    MOST_BYTES,
-    PROGRESS_EVERY,
-    STEADY,
-    WINDOW,
-    Folder,
-    clean,
-)
+from allranks.report.fold import CUT, FRAMES, HARMLESS, MOST, MOST_BYTES, PROGRESS_EVERY, STEADY, WINDOW, Folder, clean
 
 TRACEBACK = b"""Traceback (most recent call last):
   File "a.py", line 1, in f

@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from allranks.fabric.metric_rows import (
-    CollectiveRow,
-    LateRank,
-    LinkRow,
-    RankError,
-    SuiteHang,
-    Way,
-    WrongElement,
-)
+from allranks.fabric.metric_rows import CollectiveRow, LateRank, LinkRow, RankError, SuiteHang, Way, WrongElement
 from allranks.findings import Finding, Where
 from allranks.protocol.codec import decode_parts, encode
 from allranks.report import linkmaps, testpage
