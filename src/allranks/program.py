@@ -229,8 +229,8 @@ def first_host(text: str) -> str:
     >>> first_host("gpu[07-08,11],login1"), first_host("a-[1,3]-b"), first_host("solo"), first_host("")
     ('gpu07', 'a-1-b', 'solo', '')
     """
-    first = re.findall(r"[^\[,]*(?:\[[^\]]*\][^\[,]*)*", text)[0]
-    return re.sub(r"\[(\w+)(?!\w)[^\[\]]*\]", r"\1", first)
+    match = re.match(r"[^\[,]*(?:\[[^\]]*\][^\[,]*)*", text)
+    return re.sub(r"\[(\w+)(?!\w)[^\[\]]*\]", r"\1", match[0]) if match else ""
 
 
 def _tasks_here(environ: Mapping[str, str]) -> int | None:

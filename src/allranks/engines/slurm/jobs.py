@@ -108,20 +108,23 @@ def _update(job: str, may_be: Callable[[SlurmJob], bool], what: str) -> bool:
 
 def kill_wait() -> int | None:
     """Return seconds from Slurm's SIGTERM to its SIGKILL; None where that is not known."""
-    return _shown(r"\bKillWait\s*=\s*(\d+) sec", "config")
+    return _number(re.search(r"\bKillWait\s*=\s*(\d+) sec", _shown("config")))
 
 
 def grace_time(partition: str) -> int | None:
     """Return seconds from a preemption in a partition to its jobs' end; None where that is not known."""
-    return _shown(r"\bGraceTime=(\d+)", "partition", partition)
+    return _number(re.search(r"\bGraceTime=(\d+)", _shown("partition", partition)))
 
 
-def _shown(pattern: str, *what: str) -> int | None:
+def _shown(*what: str) -> str:
     try:
-        number = re.search(pattern, _call(["scontrol", "--oneliner", "show", *what]).stdout)
+        return _call(["scontrol", "--oneliner", "show", *what]).stdout
     except (SlurmError, UsageError):
-        return None
-    return int(number[1]) if number else None
+        return ""
+
+
+def _number(match: re.Match[str] | None) -> int | None:
+    return int(match[1]) if match else None
 
 
 @cache
