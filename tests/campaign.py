@@ -4,8 +4,6 @@ A test takes the fixture `campaign` and asks it for cases. Each case is a source
 is printed where the case fails: `ALLRANKS_FUZZ_CASE=SEED` repeats that one alone.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -1,7 +1,5 @@
 """As many open descriptors as a controller of hundreds of nodes has."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

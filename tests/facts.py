@@ -1,7 +1,5 @@
 """Facts of a run as tests write them: a line of events.jsonl, which may lack its time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

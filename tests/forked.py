@@ -6,8 +6,6 @@ it cannot have is an interpreter of its own: for PYTHON… variables, another lo
 start `sys.executable -m allranks`. ALLRANKS_TEST_EXEC=1 starts all of them so.
 """
 
-from __future__ import annotations
-
 import array
 import atexit
 import contextlib

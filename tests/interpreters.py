@@ -4,8 +4,6 @@ ALLRANKS_TEST_PYTHONS has the paths of others (`make test-pythons PYTHONS=…`):
 tests that take the oldest and the newest take every one.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

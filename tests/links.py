@@ -3,8 +3,6 @@
 `python -m tests.links` prints what is broken, and how many links to other sites there are (`--list`: which).
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a run's ledger must say, from what its ranks have logged themselves (bench/programs/ledger.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Work that may be refused: what it returned, or the refusal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 

@@ -1,7 +1,5 @@
 """Write the pages of docs/reference that are made from tables of the source: `make pages`."""
 
-from __future__ import annotations
-
 from tests.reference.all_pages import GENERATED_FOLDERS, REFERENCE, generated
 
 

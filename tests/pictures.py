@@ -7,8 +7,6 @@ The page that it leaves is looked at in headless Chromium. Without Chromium that
 the page had when it was photographed stands in `failure-page.txt`: its style by hash, its sections, its verdict.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import fcntl

@@ -1,7 +1,5 @@
 """A port for a test that runs beside others."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

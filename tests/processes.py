@@ -1,7 +1,5 @@
 """What /proc says of a process, which may end at any moment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

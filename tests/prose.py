@@ -6,8 +6,6 @@ A text of the source is a string or f-string of four words or more; values in br
 backquotes, what follows `hint:`, and code blocks are not prose. Of a table the words count, not its sentences.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -1,7 +1,5 @@
 """Run directories that tests make: documents, events and logs as a run leaves them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

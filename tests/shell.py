@@ -1,7 +1,5 @@
 """Command lines of `allranks`, given in this process as a shell gives them."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Every test asserts something: one that only calls what it is about can fail by an exception alone."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

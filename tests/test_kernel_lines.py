@@ -1,7 +1,5 @@
 """One table of kernel lines and one of Xids serve the check of a node and the diagnosis of a log."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Nothing is run: `--help` behind the verb ends it once all words are read. What a block prints is another test's.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

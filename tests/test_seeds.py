@@ -1,7 +1,5 @@
 """docs/seeds.md: each command in it is one that allranks takes, and each test that it names is there, of real parts."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The walks of docs/architecture.md name files that are there, each joined by an import to one before it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

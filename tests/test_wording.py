@@ -1,7 +1,5 @@
 """How findings, verdicts and errors are worded: the rules of tests/wording.py, and commands for this machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -5,8 +5,6 @@ They are looked for where there are many: findings that checks must give, verdic
 that tests have started, and refusals of command lines.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Headless Chromium, driven through two pipes by its own protocol: no port, no package but the browser's."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """The page of a run in headless Chromium: it shows what it has to, and nothing from a log runs in it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

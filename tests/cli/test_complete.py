@@ -1,7 +1,5 @@
 """What a shell offers behind Tab, as its script asks: verbs, options, runs, choices."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -4,8 +4,6 @@ Words in <> are known only once a node has answered; everything else must be equ
 beyond that of the shell that started it must stand in the document.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """allranks exec on virtual nodes of this machine, and how outputs of nodes are folded."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

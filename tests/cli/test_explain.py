@@ -1,7 +1,5 @@
 """allranks explain: the page of every cause and check, the nearest of a wrong name, and where a verdict names it."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `run --detach` leaves behind: the daemon's errors in controller.log."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ first word begins with `-`. A value that begins with `-`, or that is an existing
 refused: a shell variable was empty. `--option=value` says what it means, and is taken as it stands.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

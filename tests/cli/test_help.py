@@ -1,7 +1,5 @@
 """Help, as a hurried person meets it: what --help shows, help VERB, wrong verbs and options, colours, -q."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

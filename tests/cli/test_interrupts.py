@@ -1,7 +1,5 @@
 """Ctrl-C at any moment of a start: one sentence and exit code 130, and no run directory that is never over."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

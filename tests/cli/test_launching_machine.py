@@ -4,8 +4,6 @@ There is no macOS here. A Python without the names that only Linux has stands in
 `os`, `signal`, `socket` and `select` (each marked "Availability: Linux" in Python's documentation), and no /proc.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """allranks nodes, and the nodes that `run --avoid` puts last."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

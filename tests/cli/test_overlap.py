@@ -1,7 +1,5 @@
 """The verb, on files."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -3,8 +3,6 @@
 Each answer names what was given and what to give instead.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """allranks render: shown, written, never over a file, as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

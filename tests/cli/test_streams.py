@@ -1,7 +1,5 @@
 """A full disk, a closed stream or a reader that has left: no traceback, the run's own exit code, its result on disk."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Following a job from the login node: who ended it, what is told of the queue, when it is given up."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

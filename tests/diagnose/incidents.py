@@ -1,7 +1,5 @@
 """Incidents of tests: made in one line, and written down in tests/diagnose/rules/*/*.json with one level for each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

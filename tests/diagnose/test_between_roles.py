@@ -1,7 +1,5 @@
 """Which role waits for which, by the connections of their ranks and what these do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The figures of log diagnosis are those of the answers that were recorded before any rule was tuned to the logs."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Logs in the words of their sources (cases/*.txt) and what must be answered; ways of reading that must not matter."""
 
-from __future__ import annotations
-
 import functools
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The table of causes: labels of the design, texts in good order."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

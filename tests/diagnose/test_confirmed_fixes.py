@@ -7,8 +7,6 @@ today: a cause that the log does not tell from another one, or a fix that stands
 that removed a package. Of set y also where the log does not decide, and a general fix is printed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

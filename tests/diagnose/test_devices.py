@@ -1,7 +1,5 @@
 """Faults of GPUs and ports that begin in a run, and what of their counters explains a slow rank."""
 
-from __future__ import annotations
-
 import pytest
 
 from allranks.diagnose.devices import Devices, device_reason, new_faults

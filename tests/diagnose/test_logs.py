@@ -1,7 +1,5 @@
 """Logs from files, directories, pipes and run directories: nothing lost at the seams, and where each line stands."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Out-of-memory messages in the words of their versions, and which lever comes first."""
 
-from __future__ import annotations
-
 import pytest
 from tests.diagnose.incidents import rank_end
 

@@ -1,7 +1,5 @@
 """Every row: an example that it alone takes, a source, a cause; and nothing that the scan would lose."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from pathlib import Path

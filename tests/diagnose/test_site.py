@@ -1,7 +1,5 @@
 """A site's own signatures: they beat ours, may name a new cause, and are refused where they could take for ever."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """When a run is slower than it was, and what of its nodes changed then."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The order of explanation: clocks, consequences, what all share, what a user's stop hides."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

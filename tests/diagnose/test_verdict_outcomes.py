@@ -1,7 +1,5 @@
 """Exit codes of the design."""
 
-from __future__ import annotations
-
 import pytest
 
 from allranks.diagnose.causes import exit_code

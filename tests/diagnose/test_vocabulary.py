@@ -1,7 +1,5 @@
 """Exceptions that no row knows: what their words, their traceback and the program's own options tell, on logs alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

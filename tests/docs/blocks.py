@@ -13,8 +13,6 @@ Two more concern the page, and stand anywhere in it:
     <!-- slow: REASON -->    the page is run by `make test-slow`
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The order of the pages: those with most commands first, as the other workers would else wait for the last of them."""
 
-from __future__ import annotations
-
 import pytest
 from tests.docs.blocks import Page
 

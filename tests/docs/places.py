@@ -1,7 +1,5 @@
 """Where the commands of a page run: a directory of its own, on this machine, on ssh hosts, or on a Slurm cluster."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Compare what a page shows with what a command printed, apart from what differs between any two runs."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Sequence

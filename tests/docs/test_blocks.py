@@ -1,7 +1,5 @@
 """Blocks and options of the pages that no console runs: they are read by what would read them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

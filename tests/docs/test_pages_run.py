@@ -3,8 +3,6 @@
 A test is a page. `make test-docs` runs them, each beside others of another worker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A page that shows something else than its commands print is found, with the line and a diff."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

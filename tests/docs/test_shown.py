@@ -1,7 +1,5 @@
 """What is compared with the pages, and what is not."""
 
-from __future__ import annotations
-
 import pytest
 from tests.docs.shown import drift, fits, with_figures
 

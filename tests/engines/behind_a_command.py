@@ -1,7 +1,5 @@
 """A module of REACHED, for tests: the nodes of --hosts behind a command `reach HOST WORD…` instead of ssh."""
 
-from __future__ import annotations
-
 from allranks.cluster import Cluster, Node
 from allranks.cluster.nodes import make_cluster
 from allranks.gang.transport import NodeReach, Transport

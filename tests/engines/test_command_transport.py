@@ -1,7 +1,5 @@
 """An engine that reaches its nodes by another command than ssh: only this command is called, from run to fetch."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Variables whose values travel as secrets of pods and cloud machines."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The node of `join` that starts a relay of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """Ctrl-Z's question, and the question of Ctrl-C, in a terminal of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pty

@@ -1,7 +1,5 @@
 """ssh that is lent: through a door, for the nodes of the host list alone, while who lends it is there."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import sys

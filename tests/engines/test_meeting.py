@@ -1,7 +1,5 @@
 """The meeting of `join`: how nodes are called."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

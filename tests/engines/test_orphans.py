@@ -1,7 +1,5 @@
 """What sweeps of nodes have answered: which processes are ended, and how those that stay are named."""
 
-from __future__ import annotations
-
 from allranks.engines.orphans import choose, left_alone, name_unended
 from allranks.protocol.messages import SweptMessage
 from allranks.protocol.processes import SweptProcess

@@ -1,7 +1,5 @@
 """Which nodes `--hosts` means, and what is said of a hostfile that does not exist."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

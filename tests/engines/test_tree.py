@@ -1,7 +1,5 @@
 """--sync, the caller's side: which files a working tree has, and that packing them gives the same bytes again."""
 
-from __future__ import annotations
-
 import io
 import os
 import stat

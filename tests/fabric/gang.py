@@ -1,7 +1,5 @@
 """Real ranks on loopback, forked from one process that has imported torch already: that import takes seconds."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import multiprocessing

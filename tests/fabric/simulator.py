@@ -5,8 +5,6 @@ round trips; per round 10 % common to all its pairs (the machine is busier at ti
 that stay; 2 % of samples twice as slow, 0.5 % twice as fast, 0.2 % that time out for no reason.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterable, Sequence

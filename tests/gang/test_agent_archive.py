@@ -1,7 +1,5 @@
 """What is sent to nodes is whole: each archive runs without the rest of allranks."""
 
-from __future__ import annotations
-
 import ast
 import io
 import subprocess

@@ -1,7 +1,5 @@
 """When a running program's loaders can be judged, and what the gang then does."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

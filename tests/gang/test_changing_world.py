@@ -1,7 +1,5 @@
 """A run with --nodes MIN:MAX goes on with the nodes that are there: scripts as in test_gang.py."""
 
-from __future__ import annotations
-
 import pytest
 from tests.gang.test_gang import Drive
 from tests.gang.test_spares import lost

@@ -1,7 +1,5 @@
 """A channel that cannot be started is a finding at once: nothing waits for a time limit, whatever the reason."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

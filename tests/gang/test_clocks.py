@@ -1,7 +1,5 @@
 """The gang's limits when a clock is set: the same happens at the same time, whatever the clocks of the wall say."""
 
-from __future__ import annotations
-
 import pytest
 from tests.gang.test_gang import Drive
 from tests.gang.test_hangwatch import LOADS, WAITS

@@ -1,7 +1,5 @@
 """What a training program writes, of any kind, neither ends nor fails a healthy run: a rank that does all of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

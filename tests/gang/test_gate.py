@@ -1,7 +1,5 @@
 """A node speaks for itself and its own ranks, and within bounds: nothing that it sends is another node's."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who trains alone: a failure under every launcher where a process group is smaller than planned."""
 
-from __future__ import annotations
-
 import pytest
 from tests.gang.test_gang import Drive
 

@@ -3,8 +3,6 @@
 Each of these grew as N². `python -m bench simulate` found them: with 4,096 nodes they were most of what it did.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hangs as the gang sees them: when it looks, twice, what it then says, and when it keeps quiet."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

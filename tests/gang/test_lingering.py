@@ -1,7 +1,5 @@
 """Ranks whose program has ended while their process goes on: when it ends the gang, when it is only told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.gang.test_gang import Drive

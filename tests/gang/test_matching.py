@@ -1,7 +1,5 @@
 """Patterns of the user: what they find, and that nothing waits for a slow one."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Samples are asked for once ranks run, and a run that falls behind itself is said once, as is its recovery."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import pytest

@@ -1,7 +1,5 @@
 """SIGUSR1 and SIGUSR2: which arrivals are one signal, and what the gang does with one."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

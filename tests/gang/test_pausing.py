@@ -1,7 +1,5 @@
 """When the controller did not run: told from the clocks, and what the gang makes of it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """Whether a failed run is tried again: the table by cause, and what the attempts before say."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

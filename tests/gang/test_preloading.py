@@ -1,7 +1,5 @@
 """Nodes import beforehand what their ranks will need, spares too: scripts as in test_gang.py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

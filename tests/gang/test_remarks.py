@@ -1,7 +1,5 @@
 """What an agent remarks: a warning, once, in every attempt that follows, in status, and in the evidence of its node."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from allranks.cluster.nodes import virtual_cluster

@@ -1,7 +1,5 @@
 """Where a further attempt goes on, and what is said of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from allranks.gang.progress import OLDEST, Progress, StepSpan

@@ -1,7 +1,5 @@
 """Which role starts when, and what the end of one means for the others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

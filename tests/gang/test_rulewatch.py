@@ -1,7 +1,5 @@
 """Rules of --fail-on: how they are read, and when they hold."""
 
-from __future__ import annotations
-
 import pytest
 
 from allranks.errors import UsageError

@@ -4,8 +4,6 @@ A rank is the `SaveRequests` of a training program and a node the agent's `SaveF
 rank that would wait at a proposed step raises `Held`, and calls again at its next turn.
 """
 
-from __future__ import annotations
-
 import struct
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """Nodes that stand by, take places, and are reached again: scripts as in test_gang.py."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

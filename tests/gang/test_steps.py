@@ -4,8 +4,6 @@
 names print them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Slow ranks as the gang sees them: when it asks, whom it looks at, what it says once, and when it keeps quiet."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

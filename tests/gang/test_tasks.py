@@ -1,7 +1,5 @@
 """Ctrl-C around an event loop, at every call of a Python function."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

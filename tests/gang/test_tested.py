@@ -1,7 +1,5 @@
 """What rows of the collective tests become: findings, the rank and node at fault, evidence."""
 
-from __future__ import annotations
-
 from allranks.fabric.metric_rows import CollectiveRow, RankError, SuiteEndRow, SuiteHang, WrongElement
 from allranks.findings import Finding, Where
 from allranks.gang.tested import findings_of, verdict_of

@@ -1,7 +1,5 @@
 """The collective tests as a gang's attempt: arguments, processes, what follows a quick test."""
 
-from __future__ import annotations
-
 import pytest
 from tests.gang.test_gang import Drive
 

@@ -1,7 +1,5 @@
 """Beds for the host tests. Without root, sshd, ip or nft each test that asks for one is skipped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path

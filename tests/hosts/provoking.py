@@ -3,8 +3,6 @@
 `Launch.result` has asserted already that `allranks diagnose` gives the same verdict from the run directory's files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

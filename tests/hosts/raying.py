@@ -1,7 +1,5 @@
 """Real Ray on the hosts of a bed: where it is installed, how it is started, which of its processes is which."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """run --audit-data on real hosts: the loader that shards by local rank is named, the right one is not."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

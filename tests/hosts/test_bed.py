@@ -3,8 +3,6 @@
 A fault that does nothing fails the test that is about it: a link that is not down gives no verdict.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """--nodes MIN:MAX: the others go on without a lost host, and take it in again once they have saved."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The fault matrix: each fault really made on one of four hosts; `check` names it, the node, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

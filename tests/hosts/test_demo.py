@@ -1,7 +1,5 @@
 """The main job: the same command on real hosts gives the same losses as on virtual nodes of this machine."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

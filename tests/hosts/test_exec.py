@@ -1,7 +1,5 @@
 """allranks exec on real hosts: what is alike is said once, a dead host is named, and nothing stays behind."""
 
-from __future__ import annotations
-
 import json
 import signal
 import tempfile

@@ -1,7 +1,5 @@
 """A node whose clock is wrong: what failed first is still found, and times are the controller's."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from pathlib import Path

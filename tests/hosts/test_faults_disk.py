@@ -1,7 +1,5 @@
 """A full disk never blocks or fails a rank: under the run directory, and under the node directory."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The master's port and address: taken, filtered, rejected, named wrongly. Names and interfaces that mislead Gloo."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hosts that ssh does not reach, and logins and configurations that get in the way."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What is missing or wrong on one node is named before any rank starts, and nothing stays behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """allranks fetch on real hosts: what ranks have written comes back, from where it was cut off, and is the same."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@
 ALLRANKS_LAUNCHERS_PYTHON names an interpreter that has them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

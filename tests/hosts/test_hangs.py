@@ -1,7 +1,5 @@
 """Hangs of real process groups: which rank keeps the others waiting, and where it sits."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

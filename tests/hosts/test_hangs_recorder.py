@@ -1,7 +1,5 @@
 """Hangs of real process groups that their flight recorders explain, and silent runs that do not hang."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

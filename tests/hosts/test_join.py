@@ -1,7 +1,5 @@
 """join: four hosts, no ssh; any order, any fault, one verdict, nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Launchers and kinds of programs, with real process groups where torch is there."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

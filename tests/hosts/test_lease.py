@@ -3,8 +3,6 @@
 Ranks print numbered lines all the while: their logs must hold every one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """No output is lost: every byte that the kernel took from a rank is in the run directory."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

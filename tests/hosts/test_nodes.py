@@ -1,7 +1,5 @@
 """The memory of nodes on real hosts: a lost host is remembered as itself, and `run --avoid` leaves it to the spares."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A rank that fails by itself in a real Gloo group: the verdict names cause and rank, and blames no victim."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

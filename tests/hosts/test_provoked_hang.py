@@ -1,7 +1,5 @@
 """A rank that goes its own way while the others wait in a Gloo collective; test_hangs.py has the rest of them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

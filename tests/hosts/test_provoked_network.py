@@ -1,7 +1,5 @@
 """The cable and the power of a host with a real Gloo group over it: the node is named, who waited for it is not."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

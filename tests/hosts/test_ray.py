@@ -1,7 +1,5 @@
 """`run --ray` with real Ray on two hosts: `make test-ray` installs it."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """run --reach dial: ssh starts what dials, and ends; whatever breaks then, it is as with ssh."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """--retries: the whole gang again, attempts kept apart, and where no further attempt makes sense."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Roles on real hosts: servers beside trainers on the same nodes, and whose end a run is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

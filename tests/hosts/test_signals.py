@@ -1,7 +1,5 @@
 """SIGUSR1 and SIGUSR2 to the controller reach each rank once; our own processes outlive them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A run that becomes slower in the middle: when that was, and on which node what changed then."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """--spares: a host that is lost or to blame gives its place to one that stands by; and lost hosts without a spare."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

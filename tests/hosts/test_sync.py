@@ -1,7 +1,5 @@
 """--sync: the caller's tree, which no node has, is shipped, run, and gone again; results stay."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """One gang: whatever fails, nothing of the run stays alive anywhere."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Ranks on hosts that come from a template: on a spare that takes a place, and after `attach`."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

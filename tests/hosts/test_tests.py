@@ -1,7 +1,5 @@
 """`allranks test` on real hosts: what passes, and which node, link or rank is named for each fault."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """The verbs on real hosts: status, logs, attach, stop, clean, and Ctrl-Z in a real terminal."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """One way to wait, for all tests: look until it is so, never sleep and hope."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

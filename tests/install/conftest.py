@@ -1,7 +1,5 @@
 """The packages that the tests of this directory share."""
 
-from __future__ import annotations
-
 import sys
 from importlib.util import find_spec
 from pathlib import Path

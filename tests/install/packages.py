@@ -1,7 +1,5 @@
 """The wheel and the sdist of this checkout, built once, and allranks as it is installed from them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

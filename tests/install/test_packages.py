@@ -1,7 +1,5 @@
 """`make test-install`: wheel and sdist hold what they must, three installers take them, allranks runs from there."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`make test-pythons`: every supported Python as the controller's and as the nodes' interpreter, without torch."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

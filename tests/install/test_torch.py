@@ -4,8 +4,6 @@ A release that is not installed here comes from PyPI into `.venv-torch/RELEASE` 
 The path of an interpreter that has torch stands for a release too: agents and ranks run in it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib.metadata import version

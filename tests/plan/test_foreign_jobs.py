@@ -1,7 +1,5 @@
 """Batch scripts and manifests of others, given as the program."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

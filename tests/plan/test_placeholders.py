@@ -1,7 +1,5 @@
 """Placeholders in the command: filled where ranks are started, else left alone."""
 
-from __future__ import annotations
-
 from tests.gang.test_gang import Drive
 
 from allranks.settings.command_line import used

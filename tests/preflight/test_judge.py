@@ -1,7 +1,5 @@
 """What a node sends, or a check of another package does, never ends the judge: that check is unknown."""
 
-from __future__ import annotations
-
 import base64
 import types
 import zlib

@@ -1,7 +1,5 @@
 """Who tries whom, and who is to blame for what failed."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import pytest

@@ -1,7 +1,5 @@
 """What `check` says of the ranks' network settings: value, who set it, why."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of a check, for a few nodes and for many; findings; the page."""
 
-from __future__ import annotations
-
 from allranks.findings import Finding, Where
 from allranks.gang.plugins import built_in
 from allranks.preflight.judge import table

@@ -1,7 +1,5 @@
 """Metrics of a run: what prometheus-client's own parser reads, and a file. tests/local/test_outlets.py has a scrape."""
 
-from __future__ import annotations
-
 import contextlib
 import stat
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which events of a run are worth a notification, and what it says."""
 
-from __future__ import annotations
-
 import pytest
 from tests.facts import fact
 

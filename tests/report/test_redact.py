@@ -1,7 +1,5 @@
 """A planted secret never survives, wherever it stands and however the file is cut; what is none stays."""
 
-from __future__ import annotations
-
 import json
 import re
 

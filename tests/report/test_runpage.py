@@ -1,7 +1,5 @@
 """The page of a run: what it says, that it has an end; its excerpts of logs."""
 
-from __future__ import annotations
-
 import json
 from html.parser import HTMLParser
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Nothing that others have written steers the terminal: what commands print goes through one place that cleans it."""
 
-from __future__ import annotations
-
 import ast
 import io
 import os

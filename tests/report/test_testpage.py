@@ -1,7 +1,5 @@
 """The page of a test: what it says, that nothing from other machines runs in it, that it has an end."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from typing import Any

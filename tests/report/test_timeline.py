@@ -1,7 +1,5 @@
 """States of nodes and ranks from events, the axis, and what is drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """The bundle: what is in it, that no secret is, that its names stay where they belong, that it has an end."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -3,8 +3,6 @@
 The page of a failed run, `report`, and the judgement from logs are made so.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

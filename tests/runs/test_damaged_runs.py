@@ -1,7 +1,5 @@
 """A run directory that is damaged, or written by somebody else: every verb that reads it says something, and ends."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """Documents of a run: one writer each, and what does not fit its field is left out where it stands."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lines of events.jsonl: each kind is in the table that readers have, and stands in its line as it is."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

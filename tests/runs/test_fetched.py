@@ -1,7 +1,5 @@
 """Where fetched files land: nothing that a node names leads out of the directory, and pieces go on."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

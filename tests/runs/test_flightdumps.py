@@ -1,7 +1,5 @@
 """Flight recorders as torch writes them, beside logs: `allranks diagnose DIR`."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

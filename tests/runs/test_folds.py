@@ -1,7 +1,5 @@
 """A run is its log: what is made of facts as they come is what is made of the file, for facts of every kind."""
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 from pathlib import Path

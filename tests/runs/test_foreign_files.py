@@ -1,7 +1,5 @@
 """Logs that are compressed, come through a pipe, or are named /dev/stdin; digits that are none of ours."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import re

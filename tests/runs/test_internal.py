@@ -1,7 +1,5 @@
 """A crash of allranks itself ends the ranks and is a verdict: real runs in which a part of allranks is broken."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

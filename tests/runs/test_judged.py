@@ -1,7 +1,5 @@
 """A run directory is judged again from its events, error files and logs, without the documents of its end."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

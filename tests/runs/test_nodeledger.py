@@ -1,7 +1,5 @@
 """The memory of nodes: what counts against a machine, how machines are told apart, and the file."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

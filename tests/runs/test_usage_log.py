@@ -1,7 +1,5 @@
 """evidence/usage.jsonl: bounded however long a run is, and read back."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

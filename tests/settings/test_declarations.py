@@ -1,7 +1,5 @@
 """One table: the options of the commands, and what a command's function takes, agree."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

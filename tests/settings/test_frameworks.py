@@ -1,7 +1,5 @@
 """Commands of frameworks that start the ranks of their node."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

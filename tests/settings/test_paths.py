@@ -1,7 +1,5 @@
 """Relative paths of settings are made absolute by one rule, at one place."""
 
-from __future__ import annotations
-
 import pytest
 
 from allranks.settings import RunSpec

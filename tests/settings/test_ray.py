@@ -1,7 +1,5 @@
 """--ray: the roles that it makes, and what it refuses."""
 
-from __future__ import annotations
-
 import pytest
 
 from allranks.errors import UsageError

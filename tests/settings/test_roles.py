@@ -1,7 +1,5 @@
 """Roles as they are written: what is read, what is refused and how, and who gets which nodes."""
 
-from __future__ import annotations
-
 import pytest
 import tomllib
 

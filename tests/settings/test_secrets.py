@@ -1,7 +1,5 @@
 """Secrets of a command, a prelude and a traceback appear nowhere that is shown, stored or passed on."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

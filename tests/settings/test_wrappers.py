@@ -1,7 +1,5 @@
 """Words before a command: variables, programs around it, and what is refused."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

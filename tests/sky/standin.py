@@ -4,8 +4,6 @@ A node is a process with SKYPILOT_* and a home of its own; lines carry SkyPilot'
 directory where it keeps what it knows; `calls` in it holds the words of each call.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """run --sky: what `sky` is told, what becomes of its log, what is left. The clouds are stood in for (standin.py)."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

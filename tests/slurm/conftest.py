@@ -1,7 +1,5 @@
 """A real Slurm for the tests here: one for the session, whole again after each test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

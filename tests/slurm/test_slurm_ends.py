@@ -3,8 +3,6 @@
 Slow: Slurm counts time limits in minutes and looks at them every half minute.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Inside an allocation: one srun step has the agents, all else is as over ssh."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """From the login node: submitted, waited for with reasons, followed, stopped; the verbs go through Slurm."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rounds of `python -m bench preempt`: Slurm takes a job back, all ranks save one step, and it goes on from there."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

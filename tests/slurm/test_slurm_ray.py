@@ -1,7 +1,5 @@
 """`run --ray` with real Ray on nodes that Slurm gives: `make test-ray` installs it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """SIGUSR1 and SIGUSR2 as Slurm sends them: each rank gets each once, whichever processes Slurm had reached."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Who keeps the others waiting: from stacks as faulthandler and py-spy print them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

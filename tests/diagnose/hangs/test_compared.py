@@ -1,7 +1,5 @@
 """What ranks note of their calls at their end, by the runner's own code, and what is read of it."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

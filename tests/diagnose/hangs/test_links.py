@@ -1,7 +1,5 @@
 """Which link loses what ranks send, from both ends' counters as the kernel gave them when h2 dropped what h1 sent."""
 
-from __future__ import annotations
-
 import pytest
 
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link

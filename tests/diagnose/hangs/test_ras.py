@@ -1,7 +1,5 @@
 """What NCCL's RAS says, in the words of its source (src/ras/client_support.cc); no hardware was at hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from allranks.diagnose.hangs.ras import evidence, read_ras

@@ -1,7 +1,5 @@
 """The earliest unfinished collective and who is not in it: from dumps as torch 2.13 writes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Hangs of simulated jobs with tensor, pipeline and data parallel groups: the ranks that stop are named, no other."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass, field

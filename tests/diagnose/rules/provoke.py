@@ -8,8 +8,6 @@ to a pretended node, each under allranks' own runner. At the first failure the o
 second later SIGKILL, as the gang does.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The cases of `provoke.py`: training scripts that fail. What the verdict must say stands in the fixtures."""
 
-from __future__ import annotations
-
 from typing import Any
 
 HEAD = """import datetime, os, sys, time

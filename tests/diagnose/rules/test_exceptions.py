@@ -3,8 +3,6 @@
 What failed is the innermost exception, wherever it was raised: below a wrapper, in a worker process, in a thread.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

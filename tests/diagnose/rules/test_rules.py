@@ -5,8 +5,6 @@ lines), fix (parts of the remedy), runners_up (their ids), confidence ([low, hig
 verdict.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

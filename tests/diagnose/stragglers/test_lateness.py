@@ -1,7 +1,5 @@
 """Who is late, by how much and since when; and who is never accused."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Why a rank is late, from what its samples and the kernel's counters say."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

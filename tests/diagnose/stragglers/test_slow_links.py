@@ -1,7 +1,5 @@
 """Which link of a run is slow: compared with the others, without the time for which a receiver had no room."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,6 @@ The words are those of kubectl 1.32 against a closed port, a name that does not 
 answers as the API server does. The stub on PATH says them where no cluster is.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Two runs in one allocation: which nodes each takes."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

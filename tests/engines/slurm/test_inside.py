@@ -1,7 +1,5 @@
 """What Slurm's words and states mean for the run inside the job. The words are recorded from Slurm 22.05."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Slurm's variables, options and words: what we read of them and what we give it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

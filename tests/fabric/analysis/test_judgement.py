@@ -1,7 +1,5 @@
 """Which node or link is at fault: plain cases, cases that mislead, and 800 simulated clusters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """Who is measured with whom, and what a stage that fails means."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """`python -m tests.hosts.bed`: hosts to play with, until they are taken down."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Running the system's tools, with an error that says which and why."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 

@@ -1,7 +1,5 @@
 """One host: its namespaces, its power switch, its processes."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

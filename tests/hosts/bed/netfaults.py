@@ -3,8 +3,6 @@
 Nothing is remembered here: `clear_network_faults` looks at what is there, so any process can undo.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ The bridge is the lock: the kernel lets one process create a name, and it lives 
 says who owns it, so a bed whose owner was killed is found and removed by the next one.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

@@ -4,8 +4,6 @@ An end is `tap:NETNS:NAME`, a TAP that lives as long as this, or `port:NETNS:NAM
 Without NETNS it is in the machine's namespace. Frames keep their virtio header: offloaded checksums and segments pass.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os

@@ -3,8 +3,6 @@
 As in netfaults.py nothing is remembered in this process; what was there first is in files of the bed.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -3,8 +3,6 @@
 `python -m tests.plan.launchers.test_files` writes the files of tests/golden/render and launchers again, to be read.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

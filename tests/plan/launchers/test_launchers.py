@@ -1,7 +1,5 @@
 """Commands that begin with another launcher: what is read out of them, and what is started."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What --ray starts on a node: the head, a worker, the driver."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from allranks.cluster import Node

@@ -1,7 +1,5 @@
 """What a rendered script does with its prelude, tried in bash."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

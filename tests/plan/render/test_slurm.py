@@ -1,7 +1,5 @@
 """The batch script, whole; and that Slurm's own sbatch takes it where one is here (tests/slurm)."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`python -m tests.slurm.bed`: a Slurm cluster to play with, until it is taken down."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

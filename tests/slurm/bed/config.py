@@ -1,7 +1,5 @@
 """slurm.conf and gres.conf of a bed: everything under one directory, times short."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
