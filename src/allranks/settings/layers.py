@@ -104,8 +104,8 @@ def resolve(
     if isinstance(user_keys.get(NOTIFY), Mapping):
         del user_keys[NOTIFY]  # cli/outlets.py reads it, where a run asks for an entry
     files = [
-        _File(_config_keys(config, config_source), config_source, Layer.PROJECT),
-        _File(_config_keys(user_keys, user_source), user_source, Layer.USER),
+        _SettingsFile(_config_keys(config, config_source), config_source, Layer.PROJECT),
+        _SettingsFile(_config_keys(user_keys, user_source), user_source, Layer.USER),
     ]
     items = [*_options(options), *_environment(environ), *_of_files(files)]
     cluster = list(_named_cluster(items, clusters, user_source))
@@ -237,7 +237,7 @@ def _strongest(field: str, items: Iterable[tuple[str, _Given]]) -> _Given | None
     return min((item for name, item in items if name == field), key=lambda item: item.layer, default=None)
 
 
-class _File(NamedTuple):
+class _SettingsFile(NamedTuple):
     """A settings file, or the table of a cluster: its values by field; `source` is for messages."""
 
     keys: Mapping[str, Json]
@@ -267,14 +267,14 @@ def _clusters(tables: Json, source: str) -> dict[str, dict[str, Json]]:
 
 def _named_cluster(
     items: Iterable[tuple[str, _Given]], clusters: Mapping[str, dict[str, Json]], user_source: str
-) -> Iterator[_File]:
+) -> Iterator[_SettingsFile]:
     """Yield the cluster that the strongest source names; UsageError or ConfigError for one that is not defined."""
     choice = _strongest(CLUSTER, items)
     if choice is None:
         return
     name = str(_read(CLUSTER, choice))
     if name in clusters:
-        yield _File(clusters[name], f"{user_source}: [cluster.{name}]", Layer(choice.layer + 1))
+        yield _SettingsFile(clusters[name], f"{user_source}: [cluster.{name}]", Layer(choice.layer + 1))
         return
     meant = suggestion(name, clusters)
     if meant:
@@ -286,7 +286,7 @@ def _named_cluster(
     raise choice.error(f"{choice.where}: found {show(name)}, which is not a cluster\n{hint}")
 
 
-def _tables(files: Sequence[_File]) -> tuple[dict[str, Json], str]:
+def _tables(files: Sequence[_SettingsFile]) -> tuple[dict[str, Json], str]:
     """Return the variables of the ranks that files name, of each table the strongest one, and where they stand."""
     tables: dict[str, Json] = {}
     sources = []
@@ -349,7 +349,7 @@ def _environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
             yield field, _Given(value, name, Layer.ENVIRONMENT)
 
 
-def _of_files(files: Iterable[_File]) -> Iterator[tuple[str, _Given]]:
+def _of_files(files: Iterable[_SettingsFile]) -> Iterator[tuple[str, _Given]]:
     for file in files:
         for field, value in file.keys.items():
             if field not in TABLES:

@@ -149,7 +149,7 @@ def _end_process(text: str) -> None:
 
 def run(job: SuiteJob, options: Options) -> int:
     """Do this rank's part; give 3 where something is at fault, 5 where rank 0 has ended, else 0."""
-    member = Coordinator(job, options) if job.rank == 0 else Member(job, options)
+    member = Coordinator(job, options) if job.rank == 0 else PairsRank(job, options)
     try:
         return member.run()
     except (StoreSilentError, *STORE_ERRORS) as error:
@@ -158,7 +158,7 @@ def run(job: SuiteJob, options: Options) -> int:
         return LOST
 
 
-class Member:
+class PairsRank:
     """A rank: the leader of its node, which measures, or one that only waits.
 
     `nodes` are the names by GROUP_RANK, made up where --nodes says less; `plan` is the same on all nodes.
@@ -254,7 +254,7 @@ class Member:
 # -- rank 0 ----------------------------------------------------------------------------------------
 
 
-class Coordinator(Member):
+class Coordinator(PairsRank):
     """Rank 0, with the schedule, the collection, the verdict, and every word that is printed.
 
     `lost` has the nodes of which nothing is asked any more, with the reason; `impaired` those with a dead link.

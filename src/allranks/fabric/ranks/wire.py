@@ -16,12 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Optional
+from typing import ContextManager, Optional, Protocol
 
 from ..analysis.rates import quantile
-
-if TYPE_CHECKING:
-    from .nccl_wire import NcclWire
 
 MESSAGE = 32  # bytes of a small message
 PING = b"p" * MESSAGE
@@ -80,8 +77,32 @@ class SideFigures:
     dead: str = ""
 
 
-def measure(wire: TcpWire | NcclWire, leads: bool, plan: MeasurePlan) -> SideFigures:
-    """Do one side's part; what one side sends, the other receives by the next method of its wire.
+class Wire(Protocol):
+    """A pair's connection: what one side sends, the other receives by the next method."""
+
+    largest: int  # bytes of a piece
+
+    def step(self, lost: str) -> ContextManager[object]:
+        """Bound what follows in time; `lost` says what an error means."""
+
+    def trip(self) -> None:
+        """Go there and back once."""
+
+    def send_flag(self, more: bool) -> None:
+        """Tell the other side whether there is more."""
+
+    def receive_flag(self) -> bool:
+        """Return whether there is more."""
+
+    def send_piece(self, size: int) -> None:
+        """Send so many bytes."""
+
+    def receive_piece(self, arrivals: ByteArrivals) -> bool:
+        """Receive one piece and note its arrival; False for the one that ends the stream."""
+
+
+def measure(wire: Wire, leads: bool, plan: MeasurePlan) -> SideFigures:
+    """Do one side's part.
 
     Short steps in turn, so that a moment's load on a machine meets every figure a little rather than one of them alone.
     A step ends with a flag, or a piece, that says so.
