@@ -99,7 +99,7 @@ def test_a_slowdown_names_the_gpus_that_are_held_back_and_the_ports_that_lose_pa
 
     samples = [sample(t, GPU, 0) for t in (10.0, 20.0, 30.0)]
     samples += [sample(40.0, HOT, 1000), sample(50.0, HOT, 2000), sample(60.0, HOT, 3000)]
-    assert [change.sentence for change in changes(31.0, {"h2": samples})] == [
+    assert [sentence for _, sentence in changes(31.0, {"h2": samples})] == [
         "h2: its ports count 100 errors and repeated packets a second, 0 before",
         "h2: 50% of its GPUs are held back by heat or power, 0% before",
     ]

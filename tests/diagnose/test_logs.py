@@ -239,9 +239,11 @@ def test_a_manifest_is_said_to_be_one(tmp_path: Path) -> None:
         logdiagnosis.read_logs([job])
     log = tmp_path / "job.log"
     log.write_text("step 1\n")
-    assert list(logdiagnosis.read_log_files([job, log]).unread) == [job]
+    _, logs, unread = logdiagnosis.read_log_files([job, log])
+    assert (logs, list(unread)) == ([log], [job])
     job.write_text(MANIFEST + "status:\n  phase: Failed\n")  # what happened to it is worth reading
-    assert logdiagnosis.read_log_files([job]).unread == {}
+    _, _, unread = logdiagnosis.read_log_files([job])
+    assert unread == {}
 
 
 @pytest.mark.parametrize(

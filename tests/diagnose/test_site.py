@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from allranks.cli import main
-from allranks.diagnose.causes import CAUSES
+from allranks.diagnose.causes import CAUSES, Cause
 from allranks.diagnose.logs.scan import Filter
 from allranks.diagnose.signatures import row_of_exception, site
+from allranks.diagnose.signatures.row import Row
 from allranks.diagnose.verdict import judge_logs
 from allranks.errors import ConfigError
 from allranks.gang.policy import ROWS
@@ -29,12 +30,12 @@ LOG = "PDU trip on rack r17 at 10:11\n[rank3]: torch.OutOfMemoryError: CUDA out 
 
 @pytest.fixture(autouse=True)
 def none_before_and_after() -> Iterator[None]:
-    site.use(site.SiteSignatures())
+    site.use((), ())
     yield
-    site.use(site.SiteSignatures())
+    site.use((), ())
 
 
-def decoded(*tables: dict[str, str]) -> site.SiteSignatures:
+def decoded(*tables: dict[str, str]) -> tuple[list[Row], list[Cause]]:
     return site.decode({"signature": list(tables)}, "signatures.toml")
 
 
@@ -42,7 +43,7 @@ def test_a_signature_beats_ours_and_fills_in_its_places(tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_text(LOG)
     assert judge_logs(read_logs([log])).cause == "cuda-out-of-memory"
-    site.use(decoded(FEED))
+    site.use(*decoded(FEED))
     verdict = judge_logs(read_logs([log]))
     assert verdict.cause == "rack-power" and verdict.finding.where.node == "r17"
     assert verdict.finding.remedy == "Call the facilities desk, and take r17 out"
@@ -50,7 +51,7 @@ def test_a_signature_beats_ours_and_fills_in_its_places(tmp_path: Path) -> None:
 
 
 def test_the_scan_of_a_large_log_keeps_its_lines() -> None:
-    site.use(decoded(FEED))
+    site.use(*decoded(FEED))
     scan = Filter()
     dull = "".join(f"step {n} loss 0.{n:06d}\n" for n in range(500))
     scan.feed((dull + "PDU trip on rack r17\n" + dull).encode())
@@ -58,22 +59,22 @@ def test_the_scan_of_a_large_log_keeps_its_lines() -> None:
 
 
 def test_the_exception_of_a_rank_is_read_by_it_too() -> None:
-    site.use(decoded(QUOTA))
+    site.use(*decoded(QUOTA))
     row = row_of_exception("OSError", "lfs quota hard limit reached for /scratch")
     assert row is not None and (row.cause, row.fix) == ("disk-full", QUOTA["fix"])
 
 
 def test_a_new_cause_is_there_while_its_signatures_are() -> None:
-    site.use(decoded(FEED, QUOTA))
+    site.use(*decoded(FEED, QUOTA))
     assert CAUSES["rack-power"].meaning == FEED["means"]
     assert CAUSES["disk-full"].fix != QUOTA["fix"], "a cause of ours stays as it is"
-    site.use(site.SiteSignatures())
+    site.use((), ())
     assert "rack-power" not in CAUSES and "disk-full" in CAUSES
 
 
 @pytest.mark.parametrize(("charge", "again"), [({}, "progress"), ({"charge": "node"}, "always")])
 def test_the_charge_of_a_new_cause_decides_about_another_attempt(charge: dict[str, str], again: str) -> None:
-    site.use(decoded({**FEED, **charge}))
+    site.use(*decoded({**FEED, **charge}))
     row = ROWS[CAUSES["rack-power"].charge]
     assert row.again == again and "nothing says why" not in row.why
 
@@ -112,7 +113,7 @@ def test_an_id_is_there_once_and_a_file_has_tables_alone() -> None:
 
 
 def test_each_alternative_has_plain_text_of_its_own() -> None:
-    (row,) = decoded({**FEED, "pattern": "PDU trip|(?:feed) [AB] lost on (?P<node>r\\d+)"}).rows
+    (row,), _ = decoded({**FEED, "pattern": "PDU trip|(?:feed) [AB] lost on (?P<node>r\\d+)"})
     assert row.needs == ("PDU trip", " lost on ")
 
 

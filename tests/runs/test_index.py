@@ -66,9 +66,9 @@ def test_a_log_that_came_in_one_piece_has_no_index_and_its_time_all_the_same(run
     log = run.log_path(0, "h1", RANK_LOG, 0, 0)
     os.utime(log, (NOW, NOW))
     assert not index.index_path(log).exists()
-    assert [(block.start, block.first) for block in index.blocks(log)] == [(0, NOW)]
+    assert [(start, first) for start, _, first, _ in index.blocks(log)] == [(0, NOW)]
     say(writer, clock, 40, 0, b"step 1\n")
-    assert [(block.start, block.first) for block in index.blocks(log)] == [(0, NOW), (8, NOW + 40)]
+    assert [(start, first) for start, _, first, _ in index.blocks(log)] == [(0, NOW), (8, NOW + 40)]
 
 
 def test_until_shows_the_second_it_falls_into_and_no_log_that_begins_later(run, clock):
@@ -95,10 +95,10 @@ def test_a_long_index_is_thinned_and_loses_nothing(tmp_path, monkeypatch):
     log.write_bytes(bytes(10_000))
     assert index.index_path(log).stat().st_size <= 2100
     found = list(index.blocks(log))
-    assert [b.end for b in found[:-1]] == [b.start for b in found[1:]]
-    assert (found[0].start, found[-1].end) == (0, 10_000)
-    for block in found:  # each byte's true second lies within its block
-        assert block.first <= NOW + block.start / 10 and NOW + block.end / 10 <= block.last
+    starts, ends, _, _ = zip(*found, strict=True)
+    assert starts == (0, *ends[:-1]) and ends[-1] == 10_000
+    for start, end, first, last in found:  # each byte's true second lies within its block
+        assert first <= NOW + start / 10 and NOW + end / 10 <= last
     assert index.offset_at(log, NOW + 990) == 9900
     assert index.offset_at(log, NOW + 300) <= 3000
 
@@ -111,7 +111,7 @@ def test_an_index_that_is_torn_or_missing_is_no_error(tmp_path):
     assert index.offset_at(log, NOW - 10) == 0
     assert index.offset_at(log, NOW + 10) == 100
     index.index_path(log).write_bytes(b"\xff nonsense\n%.1f 40\n17" % NOW)
-    assert [(b.start, b.end) for b in index.blocks(log)] == [(0, 40), (40, 100)]
+    assert [(start, end) for start, end, _, _ in index.blocks(log)] == [(0, 40), (40, 100)]
 
 
 def test_no_descriptor_is_lost_while_the_disk_is_full(run, monkeypatch):
@@ -192,7 +192,7 @@ def test_a_pipe_in_the_place_of_an_index_is_not_waited_for(tmp_path):
     log = tmp_path / "rank_000.log"
     log.write_bytes(b"step 1\n")
     os.mkfifo(index.index_path(log))
-    assert [(block.start, block.end) for block in index.blocks(log)] == [(0, 7)]
+    assert [(start, end) for start, end, _, _ in index.blocks(log)] == [(0, 7)]
 
 
 def test_a_hole_is_neither_read_nor_shown(tmp_path):

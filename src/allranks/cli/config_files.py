@@ -56,7 +56,7 @@ def use_signatures(path: str | None, environ: Mapping[str, str]) -> None:
     if path or file.is_file():
         from allranks.diagnose.signatures import site  # imported late: every command reads settings, few diagnose
 
-        site.use(site.decode(_read_toml(file), str(file)))
+        site.use(*site.decode(_read_toml(file), str(file)))
 
 
 def _user_directory(environ: Mapping[str, str]) -> Path:

@@ -81,10 +81,10 @@ def _verdict(words: list[str], run: RunDirectory | None, html: str | None) -> Ve
 
             write_page(run, Path(html), fresh_redactor())
         return judge_run(run)
-    reading = read_log_files(find_logs(words))
-    for path, reason in reading.unread.items():
+    evidence, logs, unread = read_log_files(find_logs(words))
+    for path, reason in unread.items():
         print(f"note: {path}: {reason}", file=sys.stderr)
-    return _of_logs(judge_logs(reading.evidence), reading.logs, html)
+    return _of_logs(judge_logs(evidence), logs, html)
 
 
 def _of_logs(verdict: Verdict, files: Sequence[Path], html: str | None) -> Verdict:

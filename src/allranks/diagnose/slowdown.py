@@ -149,17 +149,9 @@ def has_recovered(slowdown: Slowdown, paces: Sequence[Pace]) -> bool:
 # -- what changed --------------------------------------------------------------------------------------------
 
 
-class Change(NamedTuple):
-    """What of a node changed: a sentence, and how many times the least that counts it is."""
-
-    node: str
-    sentence: str
-    weight: float
-
-
-def changes(t: float, samples: Mapping[str, Sequence[NodeUsage]]) -> list[Change]:
-    """Compare each node's samples after `t` with those before, by the node; the strongest first."""
-    changes = []
+def changes(t: float, samples: Mapping[str, Sequence[NodeUsage]]) -> list[tuple[str, str]]:
+    """Compare each node's samples after `t` with those before; the strongest first, as (node, sentence)."""
+    weights: dict[tuple[str, str], float] = {}  # how many times the least that counts a change is
     for node, of_node in samples.items():
         after = [one for one in of_node if one.t - one.seconds / 2 >= t]
         before = [one for one in of_node if one.t <= t]
@@ -174,8 +166,8 @@ def changes(t: float, samples: Mapping[str, Sequence[NodeUsage]]) -> list[Change
             if now is None or was is None or now < least or now < DIFFERS * was:
                 continue
             sentence = f"{node}: {text.format(after=now, before=was, cores=cores)}"
-            changes.append(Change(node, sentence, now / least))
-    return sorted(changes, key=lambda change: -change.weight)
+            weights[node, sentence] = now / least
+    return sorted(weights, key=lambda change: -weights[change])
 
 
 def _share(samples: Sequence[NodeUsage]) -> float | None:
@@ -240,7 +232,11 @@ _MEASURES: tuple[tuple[Callable[[Sequence[NodeUsage]], float | None], float, str
 
 
 def slowdown_finding(
-    slowdown: Slowdown, at: str, found: Sequence[Change], late: Sequence[int] = (), node_of: NodeOfRank = NO_RANKS
+    slowdown: Slowdown,
+    at: str,
+    found: Sequence[tuple[str, str]],
+    late: Sequence[int] = (),
+    node_of: NodeOfRank = NO_RANKS,
 ) -> Finding:
     """Say when the run became slower, and what changed then; `at` is that time in words. No cause is claimed.
 
@@ -255,14 +251,14 @@ def slowdown_finding(
             "see whether the program's own work changed then: data, evaluation, sequence length",
             evidence=_evidence(slowdown),
         )
-    sentences = [change.sentence for change in found[:SAID]]
+    sentences = [sentence for _, sentence in found[:SAID]]
     if late:
         by_node = group(late, lambda rank: node_of.get(rank, ""))
         names = join_words([name_with_node(ranks, node_of) for ranks in by_node.values()], limit=SAID)
         sentences.insert(0, f"{names} began to come late to collectives")
     if len(found) > SAID:
         sentences.append(f"{len(found) - SAID} more in evidence/usage.jsonl")
-    nodes = tuple(dict.fromkeys([*(node_of[rank] for rank in late if rank in node_of), *(one.node for one in found)]))
+    nodes = tuple(dict.fromkeys([*(node_of[rank] for rank in late if rank in node_of), *(node for node, _ in found)]))
     if found:
         remedy = f"look at {join_words(nodes[:SAID])} for what began then"
     else:

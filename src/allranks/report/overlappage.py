@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from allranks.overlap.measure import TimeSplit
 from allranks.overlap.statement import COLLECTIVE_COLUMNS, SPLIT_COLUMNS, OverlapDocument, collective_cells, split_cells
@@ -17,21 +16,14 @@ NOTES = 100
 NAME_LENGTH = 200  # characters of a rank's name in the table
 
 
-class StepPart(NamedTuple):
-    """A part of a step, in the order of a bar."""
-
-    key: str
-    seconds: Callable[[TimeSplit], float]
-    colour: str  # Okabe and Ito's: what is good is blue and green, what costs is orange, the rest is grey
-    text: str
-
-
-PARTS = (
-    StepPart("computed", lambda split: split.computing - split.both, "#0072b2", "computation alone"),
-    StepPart("both", lambda split: split.both, "#009e73", "computation and communication at once"),
-    StepPart("exposed", lambda split: split.exposed, "#d55e00", "exposed communication"),
-    StepPart("copying", lambda split: split.copying, "#8a7000", "copies alone"),
-    StepPart("idle", lambda split: split.idle, "#9aa3b0", "idle"),
+# Parts of a step in the order of a bar: the class of its shape, its seconds, its colour and its words. Colours are
+# Okabe and Ito's: what is good is blue and green, what costs is orange, the rest is grey.
+PARTS: Sequence[tuple[str, Callable[[TimeSplit], float], str, str]] = (
+    ("computed", lambda split: split.computing - split.both, "#0072b2", "computation alone"),
+    ("both", lambda split: split.both, "#009e73", "computation and communication at once"),
+    ("exposed", lambda split: split.exposed, "#d55e00", "exposed communication"),
+    ("copying", lambda split: split.copying, "#8a7000", "copies alone"),
+    ("idle", lambda split: split.idle, "#9aa3b0", "idle"),
 )
 
 
@@ -51,6 +43,7 @@ def overlap_page(document: OverlapDocument) -> str:
         document=document,
         summary=_summary(document),
         parts=PARTS,
+        parts_in_words=", ".join(text for *_, text in PARTS),
         traced=traced[:BARS],
         traced_left_out=max(0, len(traced) - BARS),
         longest=longest,

@@ -10,10 +10,10 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from allranks.cores import usable_cores
 from allranks.diagnose.hangs.recorder import RankRecording, read_recording, read_torch_dump, with_members, with_silent
@@ -97,28 +97,24 @@ def _may_be_read(path: Path) -> bool:
     return (is_named_as_log and b"\0" not in first) or (is_named_as_dump and first[:1] in _FIRST)
 
 
-class LogReading(NamedTuple):
-    """What `logs` and the flight recorders beside them say. `unread`: why a file could not be read as one of these."""
-
-    evidence: Evidence
-    logs: Sequence[Path]
-    unread: Mapping[Path, str]
-
-
 def read_logs(files: Sequence[Path]) -> Evidence:
     """Read the evidence of several logs, in their order here, and of flight recorders among them."""
-    return read_log_files(files).evidence
+    of_all, _, _ = read_log_files(files)
+    return of_all
 
 
-def read_log_files(files: Sequence[Path]) -> LogReading:
-    """Read several logs, in their order here, and flight recorders among them."""
+def read_log_files(files: Sequence[Path]) -> tuple[Evidence, list[Path], dict[Path, str]]:
+    """Read several logs, in their order here, and flight recorders among them.
+
+    Return what they say, which are logs, and of other files why they could not be read as one of these.
+    """
     recordings, dumps = read_dumps(files)
     manifests = {path: MANIFEST for path in files if path not in dumps and is_manifest(path)}
     if manifests and len(manifests) == len(files):
         raise UsageError(f"{files[0]}: {MANIFEST}\nhint: kubectl logs POD --all-containers | allranks diagnose -")
     logs = [path for path in files if path not in dumps and path not in manifests]
     unread = {path: why for path, why in {**dumps, **manifests}.items() if why}
-    return LogReading(evidence(scan(logs), recordings), logs, unread)
+    return evidence(scan(logs), recordings), logs, unread
 
 
 def is_manifest(path: Path) -> bool:

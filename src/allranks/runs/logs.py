@@ -36,16 +36,6 @@ EVERY = 1.0  # seconds between entries
 LIMIT = 128 << 10  # bytes of an index file
 
 
-@dataclass(frozen=True)
-class Block:
-    """Bytes from `start` to before `end` arrived from `first` on, all before `last`."""
-
-    start: int
-    end: int
-    first: float
-    last: float
-
-
 def index_path(log: Path) -> Path:
     """Return the file of a log's index."""
     return log.with_suffix(".idx")
@@ -77,8 +67,11 @@ def _entries(path: Path) -> list[tuple[float, int, float]]:
     return entries
 
 
-def blocks(log: Path) -> Iterator[Block]:
-    """Cut a log where its index says; a log without one arrived when it was written last."""
+def blocks(log: Path) -> Iterator[tuple[int, int, float, float]]:
+    """Cut a log where its index says; a log without one arrived when it was written last.
+
+    Yield (start, end, first, last): bytes from `start` to before `end` arrived from `first` on, all before `last`.
+    """
     try:
         status = log.stat()
     except OSError:
@@ -87,31 +80,31 @@ def blocks(log: Path) -> Iterator[Block]:
     if not entries or entries[0][1] > 0:
         end = entries[0][1] if entries else status.st_size
         first = entries[0][0] if entries else status.st_mtime
-        yield Block(0, end, first, first + EVERY)
+        yield 0, end, first, first + EVERY
     ends = [start for _, start, _ in entries[1:]] + [status.st_size]
     for (first, start, last), end in zip(entries, ends, strict=False):
         if end > start:
-            yield Block(start, end, first, last)
+            yield start, end, first, last
 
 
 def offset_at(log: Path, t: float) -> int:
     """Return the first byte that may have arrived at `t` or later; the log's end where none did."""
-    end = 0
-    for block in blocks(log):
-        if block.last > t:
-            return block.start
-        end = block.end
-    return end
+    at = 0
+    for start, end, _, last in blocks(log):
+        if last > t:
+            return start
+        at = end
+    return at
 
 
 def offset_until(log: Path, t: float) -> int:
     """Return the end of what may have arrived before `t`; 0 where all arrived later."""
-    end = 0
-    for block in blocks(log):
-        if block.first >= t:
+    arrived = 0
+    for _, end, first, _ in blocks(log):
+        if first >= t:
             break
-        end = block.end
-    return end
+        arrived = end
+    return arrived
 
 
 OPEN_FILES = 256

@@ -15,7 +15,6 @@ import enum
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from ..cluster.names import show
 from ..errors import ConfigError, UsageError
@@ -104,12 +103,12 @@ def resolve(
     if isinstance(user_keys.get(NOTIFY), Mapping):
         del user_keys[NOTIFY]  # cli/outlets.py reads it, where a run asks for an entry
     files = [
-        _SettingsFile(_config_keys(config, config_source), config_source, Layer.PROJECT),
-        _SettingsFile(_config_keys(user_keys, user_source), user_source, Layer.USER),
+        *_of_file(_config_keys(config, config_source), config_source, Layer.PROJECT),
+        *_of_file(_config_keys(user_keys, user_source), user_source, Layer.USER),
     ]
-    items = [*_options(options), *_environment(environ), *_of_files(files)]
+    items = [*_options(options), *_environment(environ), *_settings_in(files)]
     cluster = list(_named_cluster(items, clusters, user_source))
-    items += _of_files(cluster)
+    items += _settings_in(cluster)
     peeled = _peeled(items)
     items += _pasted(peeled.command)
     environ = {**environ, **peeled.env}
@@ -122,7 +121,7 @@ def resolve(
         values["ssh_options"] = tuple(ssh_options)  # of all sources
     if "pg_timeout" in chosen:
         values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer is Layer.OPTION
-    tables, tables_source = _tables([*files, *cluster])
+    tables, tables_source = _tables([*files, *cluster], config_source)
     env, forward, notes = read_variables(options, tables, environ, tables_source)
     notes += [*peeled.notes, *_remarks(values, environ), *_left_out(peeled.env)]
     if "command" in values:
@@ -237,14 +236,6 @@ def _strongest(field: str, items: Iterable[tuple[str, _Given]]) -> _Given | None
     return min((item for name, item in items if name == field), key=lambda item: item.layer, default=None)
 
 
-class _SettingsFile(NamedTuple):
-    """A settings file, or the table of a cluster: its values by field; `source` is for messages."""
-
-    keys: Mapping[str, Json]
-    source: str
-    layer: Layer
-
-
 def _clusters(tables: Json, source: str) -> dict[str, dict[str, Json]]:
     """Return the keys of each cluster by its name; refuse all but a table of settings."""
     if tables is None:
@@ -267,14 +258,17 @@ def _clusters(tables: Json, source: str) -> dict[str, dict[str, Json]]:
 
 def _named_cluster(
     items: Iterable[tuple[str, _Given]], clusters: Mapping[str, dict[str, Json]], user_source: str
-) -> Iterator[_SettingsFile]:
-    """Yield the cluster that the strongest source names; UsageError or ConfigError for one that is not defined."""
+) -> Iterator[tuple[str, _Given]]:
+    """Yield what is set in the cluster that the strongest source names.
+
+    Raise UsageError or ConfigError for one that is not defined.
+    """
     choice = _strongest(CLUSTER, items)
     if choice is None:
         return
     name = str(_read(CLUSTER, choice))
     if name in clusters:
-        yield _SettingsFile(clusters[name], f"{user_source}: [cluster.{name}]", Layer(choice.layer + 1))
+        yield from _of_file(clusters[name], f"{user_source}: [cluster.{name}]", Layer(choice.layer + 1))
         return
     meant = suggestion(name, clusters)
     if meant:
@@ -286,16 +280,12 @@ def _named_cluster(
     raise choice.error(f"{choice.where}: found {show(name)}, which is not a cluster\n{hint}")
 
 
-def _tables(files: Sequence[_SettingsFile]) -> tuple[dict[str, Json], str]:
-    """Return the variables of the ranks that files name, of each table the strongest one, and where they stand."""
-    tables: dict[str, Json] = {}
-    sources = []
-    for keys, source, _ in sorted(files, key=lambda file: file.layer):
-        for name in TABLES:
-            if name in keys and name not in tables:
-                tables[name] = keys[name]
-                sources.append(source)
-    return tables, next(iter(sources), files[0].source)
+def _tables(items: Sequence[tuple[str, _Given]], source: str) -> tuple[dict[str, Json], str]:
+    """Return of each table of files the strongest one, and where they stand: in `source`, where there is none."""
+    strongest = [(name, _strongest(name, items)) for name in TABLES]
+    tables = {name: given for name, given in strongest if given is not None}
+    first = min(tables.values(), key=lambda given: given.layer, default=None)
+    return {name: given.value for name, given in tables.items()}, source if first is None else first.where
 
 
 def _config_keys(config: Mapping[str, Json], source: str) -> dict[str, Json]:
@@ -349,11 +339,15 @@ def _environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
             yield field, _Given(value, name, Layer.ENVIRONMENT)
 
 
-def _of_files(files: Iterable[_SettingsFile]) -> Iterator[tuple[str, _Given]]:
-    for file in files:
-        for field, value in file.keys.items():
-            if field not in TABLES:
-                yield field, _Given(value, f"{file.source}: {field.replace('_', '-')}", file.layer)
+def _of_file(keys: Mapping[str, Json], source: str, layer: Layer) -> Iterator[tuple[str, _Given]]:
+    """Yield what a settings file has, or the table of a cluster, its tables too."""
+    for field, value in keys.items():
+        where = source if field in TABLES else f"{source}: {field.replace('_', '-')}"
+        yield field, _Given(value, where, layer)
+
+
+def _settings_in(files: Iterable[tuple[str, _Given]]) -> Iterator[tuple[str, _Given]]:
+    return ((field, given) for field, given in files if field not in TABLES)
 
 
 def _targets(entries: dict[str, list[_Given]]) -> dict[str, list[_Given]]:

@@ -298,8 +298,8 @@ def _unanswered(
 ) -> Iterator[Unmatched]:
     """Give the first transfer whose other end its peer has not called; none where the peer receives from any rank."""
     for transfer in transfers:
-        anything = transfer.is_send and any(ends.peer == ANY_SOURCE and not ends.is_send for ends in posted)
-        answers = posted.get(TransferEnds(rank, not transfer.is_send, transfer.tag), 0)
+        anything = transfer.is_send and any(peer == ANY_SOURCE and not is_send for peer, is_send, _ in posted)
+        answers = posted.get((rank, not transfer.is_send, transfer.tag), 0)
         if transfer.number > answers and not anything:
             yield Unmatched(group, rank, transfer)
             return

@@ -185,12 +185,8 @@ class Transfer(NamedTuple):
         return f"recv from rank {self.source}"
 
 
-class TransferEnds(NamedTuple):
-    """What the sends or receives of one rank to or from one peer have in common; `peer` -1: from any rank."""
-
-    peer: int
-    is_send: bool
-    tag: int
+# What the sends or receives of one rank have in common: the peer (-1: any rank), whether they are sends, and the tag.
+TransferEnds = tuple[int, bool, int]
 
 
 @dataclass(frozen=True)
@@ -357,7 +353,7 @@ class DumpedTransfer(NamedTuple):
     @property
     def ends(self) -> TransferEnds:
         """What they have in common."""
-        return TransferEnds(self.peer, self.is_send, self.tag)
+        return self.peer, self.is_send, self.tag
 
 
 class Dump(NamedTuple):

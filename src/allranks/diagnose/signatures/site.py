@@ -6,8 +6,7 @@ They hold for the process that has read them (`use`): the diagnosis, the pages o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from allranks.errors import ConfigError
 from allranks.protocol.jsontext import Json
@@ -26,32 +25,31 @@ _LABEL = re.compile(r"[a-z][a-z0-9]{0,30}(?:-[a-z0-9]{1,30}){0,6}")
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,60}")
 
 
-class SiteSignatures(NamedTuple):
-    """Rows, and the causes that only they name."""
-
-    rows: tuple[Row, ...] = ()
-    causes: tuple[Cause, ...] = ()
+_rows: tuple[Row, ...] = ()
+_own_causes: dict[str, Cause] = {}  # by id: those that only the rows name
 
 
-_used = SiteSignatures()
-
-
-def use(signatures: SiteSignatures) -> None:
+def use(signatures: Sequence[Row], causes: Iterable[Cause]) -> None:
     """Let this process know signatures, in place of those before; causes of ours stay as they are."""
-    global _used
-    for cause in _used.causes:
-        CAUSES.pop(cause.id, None)
-    CAUSES.update({cause.id: cause for cause in signatures.causes})
-    _used = signatures
+    global _rows
+    for own in _own_causes:
+        CAUSES.pop(own, None)
+    _own_causes.clear()
+    _own_causes.update({cause.id: cause for cause in causes})
+    CAUSES.update(_own_causes)
+    _rows = tuple(signatures)
 
 
 def rows() -> tuple[Row, ...]:
     """List the site's rows."""
-    return _used.rows
+    return _rows
 
 
-def decode(values: Mapping[str, Json], source: str) -> SiteSignatures:
-    """Read the tables [[signature]] of a file; raise ConfigError that names the one at fault."""
+def decode(values: Mapping[str, Json], source: str) -> tuple[list[Row], list[Cause]]:
+    """Read the tables [[signature]] of a file, and the causes that only they name.
+
+    Raise ConfigError that names the table at fault.
+    """
     tables = values.get("signature")
     if not isinstance(tables, Sequence) or isinstance(tables, str) or set(values) != {"signature"}:
         raise ConfigError(f"{source}: expected tables [[signature]] and nothing else\n{_HINT}")
@@ -64,8 +62,8 @@ def decode(values: Mapping[str, Json], source: str) -> SiteSignatures:
     twice = {row.id for row in found if [other.id for other in found].count(row.id) > 1}
     if twice:
         raise ConfigError(f"{source}: the id {min(twice)} is there twice")
-    labels = {row.cause: row for row in reversed(found) if row.cause not in CAUSES or row.cause in _own_labels()}
-    causes = (
+    labels = {row.cause: row for row in reversed(found) if row.cause not in CAUSES or row.cause in _own_causes}
+    causes = [
         Cause(
             row.cause,
             row.means or f"a line has what {row.id} of {row.source} looks for",
@@ -75,12 +73,8 @@ def decode(values: Mapping[str, Json], source: str) -> SiteSignatures:
             ends=Ends.NODE_OR_PROGRAM,
         )
         for row in labels.values()
-    )
-    return SiteSignatures(tuple(found), tuple(causes))
-
-
-def _own_labels() -> set[str]:
-    return {cause.id for cause in _used.causes}
+    ]
+    return found, causes
 
 
 def _row(table: Json, place: str, source: str) -> Row:
@@ -115,7 +109,7 @@ def _row(table: Json, place: str, source: str) -> Row:
 
 def _charge(row: Row, table: Mapping[str, Json], place: str) -> Charge:
     names = [charge.value for charge in Charge if charge is not Charge.ALLRANKS]
-    if row.cause in CAUSES and row.cause not in _own_labels():
+    if row.cause in CAUSES and row.cause not in _own_causes:
         raise ConfigError(f"{place}: charge is of a new cause, and {row.cause} is one of ours")
     if table["charge"] not in names:
         raise ConfigError(f"{place}: charge {table['charge']!r} is none of {', '.join(names)}")
