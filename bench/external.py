@@ -354,12 +354,12 @@ def ras(board: Board, path: Path) -> None:
     for block in blocks:
         complaints = [part for part in re.split(r"\n\s*\n", block) if HEAD.match(part.strip())]
         shown += len(complaints)
-        remarks = read_ras("\n\n".join(complaints))
+        read_here = list(read_ras("\n\n".join(complaints)))
         named = [re.findall(r"rocess (\d+) on node", part) for part in complaints]
-        if [[str(pid) for pid, _ in remark.processes] for remark in remarks] == named:
-            read += len(remarks)
+        if [[str(pid) for pid in pids] for _, pids in read_here] == named:
+            read += len(read_here)
         else:
-            board.wrong.append(f"RAS: {len(complaints)} complaints are shown, {len(remarks)} read")
+            board.wrong.append(f"RAS: {len(complaints)} complaints are shown, {len(read_here)} read")
     board.add("NCCL's guide to RAS: complaints read, with the processes they name", read, shown, 1.0)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from allranks.diagnose.hangs.ras import evidence
+from allranks.diagnose.hangs.ras import evidence, read_ras
 
 TEXT = """NCCL version 2.27.3 compiled with CUDA 12.9
 
@@ -39,19 +39,20 @@ TIMEOUT
 """
 
 
-RANKS = {3487981: [3], 3487984: [21]}
-
-
 def test_complaints_in_their_order() -> None:
-    assert [line.partition(":")[0] for line in evidence([TEXT], RANKS)] == [
-        "NCCL RAS INCOMPLETE", "NCCL RAS INCOMPLETE", "NCCL RAS MISMATCH",
-    ]  # fmt: skip
+    assert [(line.partition(":")[0], pids) for line, pids in read_ras(TEXT)] == [
+        ("NCCL RAS INCOMPLETE", [3487984]),
+        ("NCCL RAS INCOMPLETE", [3487984]),
+        ("NCCL RAS TIMEOUT", []),
+        ("NCCL RAS MISMATCH", [3487981]),
+    ]
 
 
 def test_lines_of_this_jobs_processes_once() -> None:
     lines = evidence([TEXT, TEXT], {3487981: [3]})
     assert len(lines) == 1 and lines[0].startswith("NCCL RAS MISMATCH: Communicator ranks have different AllReduce")
     assert "Rank 3 has launched up to operation 48300" in lines[0]
+    assert len(evidence([TEXT], {3487981: [3], 3487984: [21]})) == 3
 
 
 def test_another_job_is_passed_over() -> None:
@@ -62,9 +63,9 @@ def test_another_job_is_passed_over() -> None:
     "text", ["", "garbage", TEXT.partition("Errors\n")[0], "Errors\n======\n\nWarnings\n========\n"]
 )
 def test_nothing_to_say(text: str) -> None:
-    assert evidence([text], RANKS) == ()
+    assert list(read_ras(text)) == []
 
 
 def test_a_text_that_is_cut() -> None:
     cut = TEXT[: TEXT.index("#0-0 (cf264af53edbe986) MISMATCH") - 5]
-    assert evidence([cut], RANKS) == evidence([TEXT], {3487984: [21]})
+    assert list(read_ras(cut)) == list(read_ras(TEXT))[:3]

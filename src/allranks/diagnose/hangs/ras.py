@@ -11,7 +11,7 @@ Not tried on hardware: read from NCCL's source (2.24 to 2.30) and its user's gui
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 _HEAD = re.compile(
     r"(?:#\d+-\d+ \([0-9a-f]+\) )?"
@@ -21,16 +21,17 @@ _PROCESS = re.compile(r"process (\d+) on node \S", re.IGNORECASE)
 LIMIT = 3
 
 
-def evidence(texts: Sequence[str], ranks: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
-    """Write the complaints under Errors and Warnings as lines for a verdict, in order.
+def read_ras(text: str) -> Iterator[tuple[str, list[int]]]:
+    """Yield each complaint under Errors and Warnings, in order, as a line with the pids that it names."""
+    for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
+        first, *lines = [line.strip() for line in block.strip().splitlines()] or [""]
+        head = _HEAD.match(first)
+        if head is not None:
+            pids = [int(pid) for line in lines for pid in _PROCESS.findall(line)]
+            yield f"NCCL RAS {head['what']}: {'; '.join(lines[:4])}", pids
 
-    `ranks` are this job's ranks by pid: at that port another job may answer.
-    """
-    complaints: dict[str, None] = {}
-    for text in texts:
-        for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
-            first, *lines = [line.strip() for line in block.strip().splitlines()] or [""]
-            head = _HEAD.match(first)
-            if head is not None and any(int(pid) in ranks for line in lines for pid in _PROCESS.findall(line)):
-                complaints[f"NCCL RAS {head['what']}: {'; '.join(lines[:4])}"] = None
-    return tuple(complaints)[:LIMIT]
+
+def evidence(texts: Sequence[str], ranks: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
+    """Write lines for a verdict; `ranks` are this job's ranks by pid: at that port another job may answer."""
+    complaints = (complaint for text in texts for complaint in read_ras(text))
+    return tuple(dict.fromkeys(line for line, pids in complaints if any(pid in ranks for pid in pids)))[:LIMIT]
