@@ -68,4 +68,4 @@ def test_nothing_to_say(text: str) -> None:
 
 def test_a_text_that_is_cut() -> None:
     cut = TEXT[: TEXT.index("#0-0 (cf264af53edbe986) MISMATCH") - 5]
-    assert list(read_ras(cut)) == list(read_ras(TEXT))[:3]
+    assert [line.split()[2] for line, _ in read_ras(cut)] == ["INCOMPLETE:", "INCOMPLETE:", "TIMEOUT:"]
