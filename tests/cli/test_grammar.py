@@ -27,37 +27,27 @@ NOW: list[Any] = [
     pytest.param(["--", "-x", "--name", "y"], ["-x", "--name", "y"], id="-- before a dash"),
     pytest.param(["--", "-m", "pkg.train", "--name", "x"], ["-m", "pkg.train", "--name", "x"], id="-- before -m"),
 ]
-LATER: dict[str, list[str]] = {
-    "an option that is not ours": ["train.py", "--epochs", "3"],
-    "options like ours": ["train.py", "--name", "x", "--debug"],
-    "--json": ["train.py", "--json"],
-    "--dry-run": ["train.py", "--dry-run"],
-    "an option with a number": ["train.py", "--nodes", "3"],
-    "a target": ["train.py", "--local", "9"],
-    "another target": ["train.py", "--hosts", "nosuch"],
-    "--config": ["train.py", "--config", "x.toml"],
-    "an option with its value": ["train.py", "--retries=2"],
-    "-h": ["train.py", "-h"],
-    "--help": ["train.py", "--help"],
-    "--version": ["train.py", "--version"],
-    "an unknown option": ["train.py", "--no-such"],
-    "short options": ["train.py", "-x", "-1"],
-    "between words": ["train.py", "a", "--name", "x", "b"],
-    "an option that may be repeated": ["train.py", "--env", "A=1"],
-    "-- of the program": ["train.py", "--", "--name", "x"],
-    "-m": ["-m", "pkg.train"],
-    "-m with options": ["-m", "pkg.train", "--lr", "3"],
-    "-m, options like ours": ["-m", "pkg.train", "--name", "x"],
-    "-m twice": ["-m", "pkg.train", "-m", "x", "--json"],
-    "a program": ["./prog", "--name", "x"],
-    "a shell": ["bash", "-c", "echo --name"],
-    "options of ours behind a program": ["prog", "--retries", "3", "--sync"],
-}
+LATER: list[list[str]] = [
+    ["train.py", "a", "--name", "x", "--debug", "b", "--retries=2", "--env", "A=1", "--nodes", "3", "--epochs", "3"],
+    ["train.py", "--json", "--dry-run", "--no-such", "-x", "-1"],
+    ["train.py", "--local", "9"],
+    ["train.py", "--hosts", "nosuch"],
+    ["train.py", "--config", "x.toml"],
+    ["train.py", "-h"],
+    ["train.py", "--help"],
+    ["train.py", "--version"],
+    ["train.py", "--", "--name", "x"],
+    ["-m", "pkg.train"],
+    ["-m", "pkg.train", "-m", "x", "--json", "--lr", "3", "--name", "x"],
+    ["./prog", "--name", "x"],
+    ["bash", "-c", "echo --name"],
+    ["prog", "--retries", "3", "--sync"],
+]
 
 
 @pytest.mark.parametrize(
     ("words", "command"),
-    [*NOW, *(pytest.param(words, words, id=name) for name, words in LATER.items())],
+    [*NOW, *(pytest.param(words, words, id=" ".join(words)) for words in LATER)],
 )
 def test_nothing_behind_the_command_is_ours(shell: Shell, words: list[str], command: list[str]) -> None:
     answer = shell("run", "--local", "1", "--name", "ours", "--dry-run", "--json", *words)
@@ -102,16 +92,11 @@ def test_interpreters_and_launchers_begin_the_command_too(shell: Shell, words: l
     assert [word for word in words_of_the_user if word != "<runner>" or "<runner>" in argv] == argv
 
 
-def test_an_error_in_front_of_the_command_is_no_json_where_json_is_the_programs(shell: Shell) -> None:
-    answer = shell("run", "--local", "nonsense", "train.py", "--json")
-    assert (answer.code, answer.out) == (2, "")
-    assert "--local" in answer.err
-
-
-def test_json_in_front_of_the_command_is_ours(shell: Shell) -> None:
-    answer = shell("run", "--json", "--local", "nonsense", "train.py")
-    assert answer.code == 2
-    assert answer.document["exit"] == 2 and "--local" in answer.document["error"]
+def test_json_in_front_of_the_command_is_ours_and_behind_it_the_programs(shell: Shell) -> None:
+    ours = shell("run", "--json", "--local", "nonsense", "train.py")
+    assert (ours.code, ours.document["exit"]) == (2, 2) and "--local" in ours.document["error"]
+    programs = shell("run", "--local", "nonsense", "train.py", "--json")
+    assert (programs.code, programs.out) == (2, "") and "--local" in programs.err
 
 
 # -- other verbs -------------------------------------------------------------------------------------
@@ -236,77 +221,57 @@ TIMES = ["--lease", "--grace", "--stop-grace", "--connect-timeout", "--init-time
 PLACES = ["--workdir", "--runs-dir", "--node-dir", "--output-dir", "--config", "--data-path", "--pod"]
 
 
-def refused(answer: Answer, option: str, value: str) -> None:
+EMPTY: list[tuple[list[str], str, str]] = [
+    *((["run", "--dry-run", option, "--debug", "train.py"], option, "--debug")
+      for option in [*WORDS, *NUMBERS, *TIMES, *PLACES, "--hosts"]),
+    *((["run", "--dry-run", option, "train.py", "other.py"], option, "train.py")
+      for option in ["--name", "--wrap", "--launcher", "--env", "--nodes", "--nproc", "--lease"]),
+    *((["run", "--dry-run", f"{option}=", "train.py"], option, "empty")
+      for option in ["--name", "--nproc", "--lease", "--workdir", "--hosts", "--master-addr"]),
+    (["run", "--dry-run", "--local", "1", "-m"], "-m", "-m"),
+    (["run", "--dry-run", "--local", "1", "--name", "train.py"], "--name", "train.py"),  # not: a command is missing
+    (["check", "--local", "1", "--dry-run", "--only", "--json"], "--only", "--json"),
+    (["test", "--local", "1", "--dry-run", "--suite", "--json"], "--suite", "--json"),
+    (["logs", "--node", "--json"], "--node", "--json"),
+    (["clean", "--keep", "--yes", "--dry-run"], "--keep", "--yes"),
+    (["render", "torchrun", "--hosts", "g1", "--nproc", "--name", "train.py"], "--nproc", "--name"),
+    (["render", "torchrun", "--hosts", "g1", "--name", "train.py", "other.py"], "--name", "train.py"),
+    (["data", "plan", "--samples", "--json"], "--samples", "--json"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "option", "value"), EMPTY, ids=[" ".join(row[0]) for row in EMPTY])
+def test_a_value_that_was_empty_is_refused(shell: Shell, words: list[str], option: str, value: str) -> None:
     """One sentence with the option and its value, and that a shell variable was empty."""
+    answer = shell(*words)
     assert answer.code == 2, answer
     assert option in answer.err and value in answer.err
     assert "empty" in answer.err
     assert not Path("runs").exists()
 
 
-@pytest.mark.parametrize("option", [*WORDS, *NUMBERS, *TIMES, *PLACES, "--hosts"])
-def test_a_value_that_looks_like_an_option(shell: Shell, option: str) -> None:
-    refused(shell("run", "--dry-run", option, "--debug", "train.py"), option, "--debug")
-
-
-@pytest.mark.parametrize("option", ["--name", "--wrap", "--launcher", "--env", "--nodes", "--nproc", "--lease"])
-def test_a_value_that_is_the_script(shell: Shell, option: str) -> None:
-    refused(shell("run", "--dry-run", option, "train.py", "other.py"), option, "train.py")
-
-
-@pytest.mark.parametrize("option", ["--name", "--nproc", "--lease", "--workdir", "--hosts", "--master-addr"])
-def test_a_value_that_is_empty(shell: Shell, option: str) -> None:
-    refused(shell("run", "--dry-run", f"{option}=", "train.py"), option, "empty")
-
-
-def test_m_without_a_module(shell: Shell) -> None:
-    refused(shell("run", "--dry-run", "--local", "1", "-m"), "-m", "-m")
-
-
-def test_a_value_that_is_the_script_and_no_command_left(shell: Shell) -> None:
-    """The likelier cause is said, not that a command is missing."""
-    refused(shell("run", "--dry-run", "--local", "1", "--name", "train.py"), "--name", "train.py")
-
-
-@pytest.mark.parametrize("option", PLACES[:3])
-def test_a_place_may_be_called_like_a_script(shell: Shell, option: str) -> None:
-    (Path("odd.py")).mkdir()
-    assert shell("run", "--local", "1", "--dry-run", option, "odd.py", "--", "train.py").code == 0
-
-
-@pytest.mark.parametrize(("option", "value"), [("--name", "new.py"), ("--wrap", "sub/none.py")])
-def test_a_script_that_does_not_exist_is_a_value(shell: Shell, option: str, value: str) -> None:
-    answer = shell("run", "--local", "1", "--dry-run", "--json", option, value, "--", "train.py")
-    assert answer.code == 0, answer
-
-
 @pytest.mark.parametrize(
-    ("option", "value"), [("--prelude", "-x"), ("--wrap", "-x"), ("--name", "train.py"), ("--master-addr", "train.py")]
+    "words",
+    [
+        *(pytest.param([option, "odd.py"], id=f"a place like a script, {option}") for option in PLACES[:3]),
+        pytest.param(["--name", "new.py"], id="a script that does not exist"),
+        pytest.param(["--wrap", "sub/none.py"], id="a path that does not exist"),
+        *(
+            pytest.param([word], id=f"it is meant, {word}")
+            for word in ("--prelude=-x", "--wrap=-x", "--name=train.py", "--master-addr=train.py")
+        ),
+    ],
 )
-def test_an_equals_sign_says_that_it_is_meant(shell: Shell, option: str, value: str) -> None:
-    assert shell("run", "--local", "1", "--dry-run", f"{option}={value}", "--", "train.py").code == 0
+def test_a_value_that_may_be_meant_is_taken(shell: Shell, words: list[str]) -> None:
+    Path("odd.py").mkdir()
+    answer = shell("run", "--local", "1", "--dry-run", *words, "--", "train.py")
+    assert answer.code == 0, answer
 
 
 @pytest.mark.parametrize("value", ["--time=1:00:00 --qos=long", "-w h1"])
 def test_options_of_sbatch_begin_with_a_dash(shell: Shell, value: str) -> None:
     words = ["render", "slurm", "--nodes", "1", "--nproc", "1", "--json", "--sbatch", value, "--", "train.py"]
     assert value in rendered(shell(*words))
-
-
-@pytest.mark.parametrize(
-    ("verb", "words", "option", "value"),
-    [
-        ("check", ["--local", "1", "--dry-run", "--only", "--json"], "--only", "--json"),
-        ("test", ["--local", "1", "--dry-run", "--suite", "--json"], "--suite", "--json"),
-        ("logs", ["--node", "--json"], "--node", "--json"),
-        ("clean", ["--keep", "--yes", "--dry-run"], "--keep", "--yes"),
-        ("render", ["torchrun", "--hosts", "g1", "--nproc", "--name", "train.py"], "--nproc", "--name"),
-        ("render", ["torchrun", "--hosts", "g1", "--name", "train.py", "other.py"], "--name", "train.py"),
-        ("data", ["plan", "--samples", "--json"], "--samples", "--json"),
-    ],
-)
-def test_other_verbs_refuse_such_values_too(shell: Shell, verb: str, words: list[str], option: str, value: str) -> None:
-    refused(shell(verb, *words), option, value)
 
 
 @pytest.mark.parametrize("word", ["--no-preload", "--no_preload"])

@@ -58,38 +58,28 @@ def test_an_option_without_its_engine(
     refused(shell("run", *target, "--dry-run", option, value, "--", "train.py"), option, *engines)
 
 
-@pytest.mark.parametrize(
-    ("engine", "option", "value", "needs"),
-    [
-        ("--sky", "--namespace", "team", "--k8s"),
-        ("--k8s", "--infra", "aws", "--sky"),
-        ("--k8s", "--partition", "gpu", "--slurm"),
-        ("--slurm", "--image", "registry/name:tag", "--k8s"),
-    ],
-)
-def test_an_option_of_another_engine(shell: Shell, engine: str, option: str, value: str, needs: str) -> None:
-    needed = ["--image", "registry/name:tag"] if engine == "--k8s" else []
-    words = ["--nodes", "2", "--nproc", "1", "--dry-run", *needed, option, value, "--", "train.py"]
-    refused(shell("run", engine, *words), option, needs)
+SIZE = ["--nodes", "2", "--nproc", "1"]
+IMAGE = ["--image", "registry/name:tag"]
 
 
 @pytest.mark.parametrize(
-    ("what", "option", "value", "needs"),
+    ("target", "option", "needs"),
     [
-        ("torchrun", "--gpus", "8", "kubernetes"),
-        ("torchrun", "--namespace", "team", "kubernetes"),
-        ("accelerate", "--sbatch", "--qos=long", "slurm"),
-        ("slurm", "--image", "registry/name:tag", "kubernetes"),
-        ("kubernetes", "--partition", "gpu", "slurm"),
-        ("kubernetes", "--infra", "aws", "skypilot"),
+        (["run", "--dry-run", "--sky", *SIZE], ["--namespace", "team"], "--k8s"),
+        (["run", "--dry-run", "--k8s", *SIZE, *IMAGE], ["--infra", "aws"], "--sky"),
+        (["run", "--dry-run", "--k8s", *SIZE, *IMAGE], ["--partition", "gpu"], "--slurm"),
+        (["run", "--dry-run", "--slurm", *SIZE], IMAGE, "--k8s"),
+        (["render", "torchrun", "--hosts", "h1"], ["--gpus", "8"], "kubernetes"),
+        (["render", "torchrun", "--hosts", "h1"], ["--namespace", "team"], "kubernetes"),
+        (["render", "accelerate", "--hosts", "h1"], ["--sbatch", "--qos=long"], "slurm"),
+        (["render", "slurm", *SIZE], IMAGE, "kubernetes"),
+        (["render", "kubernetes", *SIZE, *IMAGE], ["--partition", "gpu"], "slurm"),
+        (["render", "kubernetes", *SIZE, *IMAGE], ["--infra", "aws"], "skypilot"),
     ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_render_refuses_options_of_another_renderer(
-    shell: Shell, what: str, option: str, value: str, needs: str
-) -> None:
-    target = ["--hosts", "h1"] if what in ("torchrun", "accelerate") else ["--nodes", "1"]
-    target += ["--image", "registry/name:tag"] if what == "kubernetes" else []
-    refused(shell("render", what, *target, "--nproc", "2", option, value, "--", "train.py"), option, needs)
+def test_an_option_of_another_engine(shell: Shell, target: list[str], option: list[str], needs: str) -> None:
+    refused(shell(*target, *option, "--", "train.py"), option[0], needs)
 
 
 @pytest.mark.parametrize("value", ["rsh", "dial:", "dial:0", "dial:70000", "dial:200-100", "ssh:22"])
@@ -119,34 +109,28 @@ def test_a_test_before_the_program_is_quick(shell: Shell, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "option", "value"),
+    ("verb", "words", "says"),
     [
-        (["run", "--local", "1", "--dry-run", "--allow", "nosuch", "--", "train.py"], "--allow", "nosuch"),
-        (["run", "--local", "1", "--dry-run", "--allow", "clock,nosuch", "--", "train.py"], "--allow", "nosuch"),
-        (["check", "--local", "1", "--dry-run", "--allow", "nosuch"], "--allow", "nosuch"),
-        (["test", "--local", "1", "--dry-run", "--allow", "nosuch"], "--allow", "nosuch"),
-        (["check", "--local", "1", "--dry-run", "--only", "nosuch"], "--only", "nosuch"),
-        (["test", "--local", "1", "--dry-run", "--only", "nosuch"], "--only", "nosuch"),
-        (["test", "--local", "1", "--only", "nosuch"], "--only", "nosuch"),
-        (["test", "--local", "1", "--dry-run", "--suite", "pairs", "--only", "barrier"], "--only", "barrier"),
+        ("run", ["--allow", "nosuch", "--", "train.py"], ["--allow", "nosuch"]),
+        ("run", ["--allow", "clock,nosuch", "--", "train.py"], ["--allow", "nosuch"]),
+        ("run", ["--allow", "clokc", "--", "train.py"], ["clock"]),
+        ("check", ["--allow", "nosuch"], ["--allow", "nosuch"]),
+        ("check", ["--allow", "interpeter"], ["interpreter"]),
+        ("check", ["--only", "nosuch"], ["--only", "nosuch"]),
+        ("test", ["--allow", "nosuch"], ["--allow", "nosuch"]),
+        ("test", ["--only", "nosuch"], ["--only", "nosuch"]),
+        ("test", ["--only", "all_redcue"], ["all_reduce"]),
+        ("test", ["--suite", "pairs", "--only", "barrier"], ["--only", "barrier"]),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_names_of_checks_and_tests(shell: Shell, words: list[str], option: str, value: str) -> None:
-    refused(shell(*words), option, value)
+def test_names_of_checks_and_tests(shell: Shell, verb: str, words: list[str], says: list[str]) -> None:
+    """Also the name that was meant."""
+    refused(shell(verb, "--local", "1", "--dry-run", *words), *says)
 
 
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        (["run", "--local", "1", "--dry-run", "--allow", "clokc", "--", "train.py"], "clock"),
-        (["check", "--local", "1", "--dry-run", "--allow", "interpeter"], "interpreter"),
-        (["test", "--local", "1", "--dry-run", "--only", "all_redcue"], "all_reduce"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
-)
-def test_the_name_that_was_meant(shell: Shell, words: list[str], meant: str) -> None:
-    refused(shell(*words), meant)
+def test_an_unknown_test_is_refused_without_a_dry_run_too(shell: Shell) -> None:
+    refused(shell("test", "--local", "1", "--only", "nosuch"), "--only", "nosuch")
 
 
 @pytest.mark.parametrize("label", ["clock", "clock-skew", "world-size-mismatch", "too-many-open-files"])
@@ -155,18 +139,15 @@ def test_checks_and_causes_may_be_allowed(shell: Shell, label: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
-    [("--hosts", "h1"), ("--local", "1"), ("--nodes", "2"), ("--node-dir", "/scratch"), ("--agent-python", "python3"),
-     ("--ssh-option", "Port=22"), ("--master-port", "29500")],
+    "words",
+    [["--hosts", "h1"], ["--local", "1"], ["--nodes", "2"], ["--node-dir", "/scratch"], ["--agent-python", "python3"],
+     ["--ssh-option", "Port=22"], ["--master-port", "29500"], ["--keep", "3", "--orphans", "--local", "1"],
+     ["--runs-dir", "3", "--orphans", "--local", "1"]],
+    ids=" ".join,
 )  # fmt: skip
-def test_clean_of_nodes_says_so(shell: Shell, option: str, value: str) -> None:
-    """It offered to delete the run directories here."""
-    refused(shell("clean", "--dry-run", option, value), option, "--orphans")
-
-
-@pytest.mark.parametrize("option", ["--keep", "--runs-dir"])
-def test_clean_of_runs_says_so(shell: Shell, option: str) -> None:
-    refused(shell("clean", "--orphans", "--local", "1", "--dry-run", option, "3"), option, "--orphans")
+def test_clean_is_of_nodes_or_of_runs(shell: Shell, words: list[str]) -> None:
+    """Of nodes, it offered to delete the run directories here."""
+    refused(shell("clean", "--dry-run", *words), words[0], "--orphans")
 
 
 def test_former_names_are_read_and_not_shown(shell: Shell) -> None:
