@@ -11,11 +11,12 @@ import pytest
 from tests import forked
 from tests.hosts.waiting import BOUND
 
-from allranks.agent.processes import read_process
 from allranks.cli.exec import groups_of, lines_of, node_code
 from allranks.cluster import Node
 from allranks.findings import Finding
 from allranks.gang.execution import HEAD, TAIL, Executed, OutputExcerpt
+from allranks.protocol.codec import encode
+from allranks.runs.opening import controller_identity
 
 
 def call(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -142,52 +143,50 @@ def test_a_dry_run_reaches_nobody_and_shows_no_secret(tmp_path: Path) -> None:
 
 # -- the nodes of a run ----------------------------------------------------------------------------------
 
-UNREACHED: list[tuple[dict[str, Any], str, str]] = [
-    ({"source": "join"}, "the nodes of r-1 have left: they joined", "name the nodes with --hosts"),
-    (
-        {"source": "join", "controller": {"host": "node01", "pid": 7, "start_time": 1}},
-        "the nodes of r-1 joined, and node 0 alone reaches them, which is node01",
-        "give the same command on node01",
-    ),
-    (
-        {"source": "join", "controller": {"host": platform.node(), "pid": 1 << 22, "start_time": 1}},
-        "the coordinator of r-1 (pid 4194304) has died",
-        "name the nodes with --hosts",
-    ),
-    ({"engine": {"engine": "kubernetes"}}, "the nodes of r-1 (kubernetes) are not reached", "use kubectl exec"),
-    ({"slurm": {"job": "77"}}, "the nodes of r-1 (Slurm) are not reached", "use srun --overlap --jobid=77"),
-]
-
-
-@pytest.mark.parametrize(("document", "said", "hint"), UNREACHED, ids=[row[2] for row in UNREACHED])
-def test_a_run_whose_nodes_are_out_of_reach_says_what_to_do(
-    tmp_path: Path, document: dict[str, Any], said: str, hint: str
-) -> None:
-    run = tmp_path / "runs" / "r-1"
+def save(place: Path, **document: Any) -> None:
+    """A run of one node that is named r-1."""
+    run = place / "runs" / "r-1"
     run.mkdir(parents=True)
     nodes = [{"name": "h1", "index": 0, "host": "h1"}]
     (run / "run.json").write_text(json.dumps({"run": "r-1", "uid": "r-1-x", "nodes": nodes, **document}))
+
+
+JOINED_ELSEWHERE = {"source": "join", "controller": {"host": "node01", "pid": 7, "start_time": 1}}
+JOINED_AND_DEAD = {"source": "join", "controller": {"host": platform.node(), "pid": 1 << 22, "start_time": 1}}
+
+
+@pytest.mark.parametrize(
+    ("document", "said", "hint"),
+    [
+        ({"source": "join"}, "the nodes of r-1 have left: they joined", "name the nodes with --hosts"),
+        (
+            JOINED_ELSEWHERE,
+            "the nodes of r-1 joined, and node 0 alone reaches them, which is node01",
+            "give the same command on node01",
+        ),
+        (JOINED_AND_DEAD, "the coordinator of r-1 (pid 4194304) has died", "name the nodes with --hosts"),
+        ({"engine": {"engine": "kubernetes"}}, "the nodes of r-1 (kubernetes) are not reached", "use kubectl exec"),
+        ({"slurm": {"job": "77"}}, "the nodes of r-1 (Slurm) are not reached", "use srun --overlap --jobid=77"),
+    ],
+)
+def test_a_run_whose_nodes_are_out_of_reach_says_what_to_do(
+    tmp_path: Path, document: dict[str, Any], said: str, hint: str
+) -> None:
+    save(tmp_path, **document)
     done = call(tmp_path, "--run", "r-1", "hostname")
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr and f"hint: {hint}" in done.stderr
 
 
 def test_a_run_and_a_target_are_refused_together(tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "r-1"
-    run.mkdir(parents=True)
-    (run / "run.json").write_text('{"run": "r-1"}')
+    save(tmp_path)
     done = call(tmp_path, "--run", "r-1", "--hosts", "h1,h2", "hostname")
     assert done.returncode == 2
     assert "--run names the nodes, and --hosts too" in done.stderr
 
 
 def test_no_secret_is_sent_to_joined_nodes_in_the_clear(tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "r-1"
-    run.mkdir(parents=True)
-    process = read_process(os.getpid())
-    assert process is not None
-    controller = {"host": platform.node(), "pid": process.pid, "start_time": process.start}
-    (run / "run.json").write_text(json.dumps({"run": "r-1", "source": "join", "controller": controller}))
+    save(tmp_path, source="join", controller=encode(controller_identity()))
     done = call(tmp_path, "--run", "r-1", "--env", "WANDB_API_KEY=hunter2", "env")
     assert done.returncode == 2
     assert "--env WANDB_API_KEY: connections of joined nodes may not be encrypted" in done.stderr

@@ -60,14 +60,6 @@ def test_a_hostfile_with_another_name_is_proposed(tmp_path):
     assert "hint" not in call("run", "--hosts", "nodes/far.txt", "--dry-run", "x.py", cwd=tmp_path).stderr
 
 
-@pytest.mark.parametrize(
-    "words", [["run", "--json", "--local", "2"], ["status", "--json", "x"], ["logs", "--json", "x"]]
-)
-def test_json_is_one_document_for_errors_too(words, tmp_path):
-    done = call(*words, cwd=tmp_path)
-    assert json.loads(done.stdout)["exit"] == done.returncode == 2
-
-
 def test_a_run_from_start_to_logs(tmp_path):
     (tmp_path / "train.py").write_text("import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:])\n")
     done = call("run", "--local", "2", "--nproc", "2", "--json", "--", "train.py", "--json", "--", "a b", cwd=tmp_path)

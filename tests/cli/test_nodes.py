@@ -1,12 +1,11 @@
 """allranks nodes, and the nodes that `run --avoid` puts last."""
 
-import json
 import time
 from pathlib import Path
 
 import pytest
+from tests.shell import Shell
 
-from allranks.cli import main
 from allranks.engines.reachable_nodes import find_cluster
 from allranks.runs.nodeledger import NodeRecord, add_records, ledger_file
 from allranks.settings import RunSpec
@@ -24,41 +23,29 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main.run_verb("nodes", list(words))
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def test_nodes_are_shown_with_faults_and_the_reason(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = call(capsys)
-    lines = out.splitlines()
-    assert code == 0 and lines[0].split() == ["node", "runs", "last", "seen", "faults", "suspected"]
+def test_nodes_are_shown_with_faults_and_the_reason(ledger: Path, shell: Shell) -> None:
+    answer = shell("nodes")
+    lines = answer.out.splitlines()
+    assert answer.code == 0 and lines[0].split() == ["node", "runs", "last", "seen", "faults", "suspected"]
     (line,) = [line.split() for line in lines if line.startswith("h2 ")]
     assert line == ["h2", "1", "3", "hours", "ago", "ecc-error", "1", "yes"]
     assert lines[-1] == "suspected  h2: ecc-error 1 time, last 3 hours ago in run-1, then 0 clean runs"
+    assert shell("nodes", "-q") == (0, "h2\n", "")
 
 
-def test_quiet_is_the_names_of_suspects(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(capsys, "-q") == (0, "h2\n", "")
-
-
-def test_json_and_forgetting(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = json.loads(call(capsys, "--json")[1])
+def test_json_and_forgetting(ledger: Path, shell: Shell) -> None:
+    document = shell("nodes", "--json").document
     assert (document["schema"], len(document["nodes"])) == (1, 4)
     assert [node["name"] for node in document["nodes"] if node["suspicion"]] == ["h2"]
-    code, out, _ = call(capsys, "--forget", "h2")
-    assert (code, out) == (0, "forgot 1 record of h2\n")
-    assert [node["name"] for node in json.loads(call(capsys, "--json")[1])["nodes"]] == ["h1", "h3", "h4"]
-    code, _, err = call(capsys, "--forget", "h2")
-    assert code == 2 and "no run has seen such a node" in err
+    assert shell("nodes", "--forget", "h2") == (0, "forgot 1 record of h2\n", "")
+    assert [node["name"] for node in shell("nodes", "--json").document["nodes"]] == ["h1", "h3", "h4"]
+    again = shell("nodes", "--forget", "h2")
+    assert again.code == 2 and "no run has seen such a node" in again.err
 
 
-def test_without_a_memory_it_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_memory_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "none"))
-    assert call(capsys)[1].startswith("no run has noted a node in ")
+    assert shell("nodes").out.startswith("no run has noted a node in ")
 
 
 def named(avoid: bool = True, **values: object) -> tuple[list[str], list[str], tuple[str, ...]]:
@@ -84,14 +71,9 @@ def test_where_nobody_else_is_left_the_suspect_works_and_that_is_said(ledger: Pa
     assert "h2 works all the same, as no other node is left for it" in avoided[0]
 
 
-def test_a_dry_run_shows_it(
-    ledger: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["--hosts", "h1,h2,h3,h4", "--spares", "1", "--retries", "1", "--avoid", "--dry-run"]
-    assert main.run_verb("run", [*words, "train.py"]) == 0
-    out = capsys.readouterr().out
+def test_a_dry_run_shows_it(ledger: Path, shell: Shell) -> None:
+    words = ["run", "--hosts", "h1,h2,h3,h4", "--spares", "1", "--retries", "1", "--avoid", "--dry-run"]
+    out = shell(*words, "train.py").out
     assert "spare h2: " in out and "--avoid: h2 is a spare (ecc-error" in out
-    assert main.run_verb("run", [*words, "--json", "train.py"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = shell(*words, "--json", "train.py").document
     assert [node["name"] for node in document["spares"]] == ["h2"] and len(document["avoided"]) == 1

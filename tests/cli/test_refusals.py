@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.shell import Answer, Shell
@@ -330,33 +329,27 @@ def test_figures_that_agree(shell: Shell, command: list[str]) -> None:
 
 
 @pytest.fixture
-def controllers() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Two processes that stand for the controllers of active runs."""
-    found = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) for _ in range(2)]
-    yield found
-    for process in found:
-        process.kill()
-        process.wait()
+def controller() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for the controller of an active run."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
 
 
-def active(name: str, pid: int) -> RunDirectory:
-    run = RunDirectory.create(Path("runs"), name, time.time())
-    process = read_process(pid)
-    assert process is not None
-    controller: dict[str, Any] = {"host": os.uname().nodename, "pid": pid, "start_time": process.start}
-    run.write_document("run.json", {"run": run.name, "uid": f"{run.name}-1", "spec": {}, "nodes": [], "workdir": "/",
-                                    "started": time.time(), "controller": controller})  # fmt: skip
-    run.append_line({"t": 1.0, "event": "run-start"})
-    return run
-
-
-def test_stop_ends_a_controller_that_is_stopped(shell: Shell, controllers: list[subprocess.Popen[bytes]]) -> None:
+def test_stop_ends_a_controller_that_is_stopped(shell: Shell, controller: subprocess.Popen[bytes]) -> None:
     """SIGTERM waited behind SIGSTOP, and `stop` waited for ever."""
-    run = active("one", controllers[0].pid)
-    controllers[0].send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, controllers[0].pid, os.WSTOPPED)
+    run = RunDirectory.create(Path("runs"), "one", time.time())
+    process = read_process(controller.pid)
+    assert process is not None
+    identity = {"host": os.uname().nodename, "pid": controller.pid, "start_time": process.start}
+    run.write_document("run.json", {"run": run.name, "uid": f"{run.name}-1", "spec": {}, "nodes": [], "workdir": "/",
+                                    "started": time.time(), "controller": identity})  # fmt: skip
+    run.append_line({"t": 1.0, "event": "run-start"})
+    controller.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, controller.pid, os.WSTOPPED)
     answer = shell("stop", run.name)
-    assert controllers[0].wait(0) == -signal.SIGTERM
+    assert controller.wait(0) == -signal.SIGTERM
     assert "run.json is damaged" in answer.err, "there are no nodes to look at"
 
 

@@ -32,37 +32,39 @@ LIGHT = {"allranks.engines", "allranks.agent", "allranks.agent.files", "allranks
          "allranks.report.runtable"}  # fmt: skip
 
 
+def loaded_by(code: str, *words: str) -> set[str]:
+    """The modules that an interpreter has loaded after this code."""
+    command = [sys.executable, "-c", f"import sys; {code}; print(); print(*sys.modules)", *words]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
 def test_a_runs_directory_is_read_without_the_forms_of_secrets(tmp_path):
-    code = "import sys; from allranks.cli.main import run_verb; run_verb('status', sys.argv[1:]); print(*sys.modules)"
-    words = [sys.executable, "-c", code, "--runs-dir", str(tmp_path)]
-    loaded = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
+    code = "from allranks.cli.main import run_verb; run_verb('status', sys.argv[1:])"
+    loaded = loaded_by(code, "--runs-dir", str(tmp_path))
     assert "allranks.settings.layers" in loaded
     assert "allranks.settings.secretforms" not in loaded
 
 
 @pytest.mark.parametrize("verb", HEAVY)
 def test_a_verb_loads_what_it_needs(verb):
-    code = f"import sys, allranks.cli.{verb}; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    loaded = loaded_by(f"import allranks.cli.{verb}")
     assert f"allranks.cli.{verb}" in loaded
-    assert [m for m in loaded if m not in LIGHT and any(m == h or m.startswith(h + ".") for h in HEAVY[verb])] == []
+    assert [m for m in loaded - LIGHT if any(m == h or m.startswith(h + ".") for h in HEAVY[verb])] == []
 
 
 def test_a_controller_loads_no_rules_before_it_judges():
     """Rules and signatures take 60 ms, which each start would pay."""
-    code = "import sys, allranks.engines.controlled; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    loaded = loaded_by("import allranks.engines.controlled")
     assert "allranks.gang.running" in loaded
-    assert [m for m in loaded if m.startswith(("allranks.diagnose.rules", "allranks.diagnose.logs"))] == []
-    assert "allranks.diagnose.signatures" not in loaded
+    rules = ("allranks.diagnose.rules", "allranks.diagnose.logs", "allranks.diagnose.signatures")
+    assert [module for module in loaded if module.startswith(rules)] == []
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_loads_no_module_that_does_the_work(verb):
     """`--help`, and what a shell completes, take the declarations alone: 0.14 s of processor time, not 0.5 s."""
-    code = f"import sys; from allranks.cli.main import run_verb; run_verb({verb!r}, ['--help']); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    modules = set(loaded.splitlines()[-1].split())
+    modules = loaded_by(f"from allranks.cli.main import run_verb; run_verb({verb!r}, ['--help'])")
     assert "allranks.cli.commands" in modules
     works = {f"allranks.cli.{name}" for name in VERBS}
     assert not modules & {*works, "asyncio", "rich", "yaml", "jinja2", "allranks.agent.processes", "allranks.diagnose"}

@@ -85,23 +85,16 @@ def window(run: RunDirectory) -> Iterator[Window]:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("keys", "code"), [(b"q", 0), (b"\x03", 0)])
-def test_a_key_leaves_the_terminal_as_it_was(window: Window, keys: bytes, code: int) -> None:
-    shown = window.wait_for(b"the run goes on")
-    assert ENTERED in shown
-    window.press(keys)
+@pytest.mark.parametrize(("end", "code"), [(b"q", 0), (b"\x03", 0), (signal.SIGTERM, 143)])
+def test_the_terminal_is_left_as_it_was(window: Window, end: bytes | signal.Signals, code: int) -> None:
+    assert ENTERED in window.wait_for(b"the run goes on")
+    if isinstance(end, bytes):
+        window.press(end)
+    else:
+        os.kill(window.pid, end)
     window.wait_for(LEFT)
     assert termios.tcgetattr(window.terminal) == window.before
     assert window.code() == code
-
-
-@pytest.mark.processes
-def test_sigterm_leaves_it_as_it_was_too(window: Window) -> None:
-    window.wait_for(b"the run goes on")
-    os.kill(window.pid, signal.SIGTERM)
-    window.wait_for(LEFT)
-    assert termios.tcgetattr(window.terminal) == window.before
-    assert window.code() == 143
 
 
 @pytest.mark.processes

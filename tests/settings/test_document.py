@@ -36,39 +36,17 @@ _BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "sbatch": st.lists(st.sampled_from(["--time=1:00:00", "--gres=gpu:8 --qos=x"])).map(tuple),
     "nodes": _maybe(st.integers(1, 4096)),
     "nproc": _maybe(st.integers(1, 1024)),
-    "namespace": _maybe(st.just("training")),
-    "context": _maybe(st.just("admin@cluster")),
-    "image": _maybe(st.just("registry:5000/a/b:1")),
     "container_image": _maybe(st.sampled_from(["nvcr.io#nvidia/pytorch:24.05-py3", "/images/train.sif"])),
     "gpus": _maybe(st.sampled_from(["8", "amd.com/gpu:8"])),
     "shm": _maybe(st.integers(1 << 20, 1 << 40)),
-    "pod": _maybe(_PATHS),
-    "deadline": _maybe(_SECONDS),
-    "infra": _maybe(st.just("k8s/a")),
     "autostop": _maybe(st.floats(60, 10**6)),
-    "python": _maybe(_PATHS),
-    "agent_python": _maybe(_PATHS),
-    "workdir": _maybe(_PATHS),
     "prelude": _maybe(st.sampled_from(["a\nb", "module load x"])),
-    "wrap": _maybe(st.just("apptainer exec x")),
     "env": st.dictionaries(st.sampled_from(["A", "B_1"]), st.sampled_from(["", "x", "a=b\nc"])),
     "forward": st.lists(st.sampled_from(["C", "WANDB_API_KEY"]), unique=True).map(tuple),
     "ssh_options": st.lists(st.sampled_from(["Port=22", "ProxyJump gate"])).map(tuple),
-    "network": _maybe(st.just("10.0.0.0/16,fd00::/8")),
     "master_addr": _maybe(st.sampled_from(["h1", "::1"])),
     "master_port": st.integers(0, 65535),
-    "lease": _SECONDS,
-    "grace": _SECONDS,
-    "stop_grace": _SECONDS,
-    "connect_timeout": _SECONDS,
-    "init_timeout": _SECONDS,
-    "hang_timeout": _SECONDS,
-    "hang_pattern": _maybe(st.just("step [0-9]+")),
     "audit_data": st.integers(0, 10_000),
-    "pg_timeout": _maybe(_SECONDS),
-    "runs_dir": _PATHS,
-    "node_dir": _maybe(_PATHS),
-    "output_dir": _maybe(_PATHS),
     "retries": st.integers(0, 100),
     "spares": st.integers(0, 100),
     "allow": st.lists(st.sampled_from(["shm", "shm-too-small"])).map(tuple),
@@ -76,20 +54,22 @@ _BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "data_paths": st.lists(_PATHS).map(tuple),
     "node_rank": _maybe(st.integers(0, 4095)),
     "join_port": st.integers(1, 65535),
-    "secret_file": _maybe(_PATHS),
     "expect_gpus": _maybe(st.integers(0, 1024)),
     "test": st.sampled_from(["", "quick", "full"]),
     "size": st.integers(1024, 1 << 40),
     "timeout": st.integers(1, 10**6).map(float),
     "min_bandwidth": _maybe(st.integers(1, 1 << 40)),
     "max_latency": _maybe(st.floats(0.001, 10.0)),
-    "step_pattern": _maybe(st.just(r"step (\d+)")),
     "pg_timeout_forced": st.booleans(),
 }
 
 
 def _of_row(row: SettingRow) -> st.SearchStrategy[Any]:
-    """Draw a flag, a choice, or one of the row's default and its example."""
+    """Draw a flag, a choice, a time, a path, or one of the row's default and its example."""
+    if row.parser.metavar == "DURATION":
+        return st.just(row.default) | _SECONDS
+    if row.parser.is_path and not row.parser.repeats:
+        return st.just(row.default) | _PATHS
     if row.parser.is_flag:
         return st.booleans()
     if row.parser.choices and not row.parser.repeats:

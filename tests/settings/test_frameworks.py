@@ -3,15 +3,10 @@
 import shlex
 
 import pytest
+from tests.settings.test_wrappers import resolved
 from tests.shell import Shell
 
 from allranks.errors import UsageError
-from allranks.settings import RunSpec, resolve
-
-
-def resolved(line: str, **options: object) -> tuple[RunSpec, tuple[str, ...]]:
-    found = resolve({"command": shlex.split(line), **options}, {}, {}, config_source="allranks.toml")
-    return found.spec, found.notes
 
 
 @pytest.mark.parametrize(
@@ -64,21 +59,8 @@ def test_a_framework_in_another_environment() -> None:
 
 
 def test_lightnings_variables_say_how_many_there_are(shell: Shell) -> None:
-    words = [
-        "run",
-        "--local",
-        "2",
-        "--dry-run",
-        "--json",
-        "fabric",
-        "run",
-        "--accelerator",
-        "cpu",
-        "--devices",
-        "2",
-        "t.py",
-    ]
-    ranks = shell(*words).document["nodes"][0]["ranks"]
+    line = "fabric run --accelerator cpu --devices 2 t.py"
+    ranks = shell("run", "--local", "2", "--dry-run", "--json", *line.split()).document["nodes"][0]["ranks"]
     told = {name: value for name, value in ranks[0]["env"].items() if name.startswith("LT_")}
     assert told == {"LT_CLI_USED": "1", "LT_ACCELERATOR": "cpu", "LT_DEVICES": "2", "LT_NUM_NODES": "2"}
 

@@ -12,13 +12,11 @@ from allranks.errors import ConfigError, UsageError
 from allranks.settings import Resolved, RunSpec, resolve
 from allranks.settings.table import SETTINGS, VARIABLES
 
+Layer = dict[str, Any] | None
 
-def run(
-    options: dict[str, Any] | None = None,
-    environ: dict[str, str] | None = None,
-    config: dict[str, Any] | None = None,
-) -> Resolved:
-    return resolve(options or {}, environ or {}, config or {}, config_source="allranks.toml")
+
+def run(options: Layer = None, environ: Layer = None, config: Layer = None, **more: Any) -> Resolved:
+    return resolve(options or {}, environ or {}, config or {}, config_source="allranks.toml", **more)
 
 
 def test_nothing_given_is_the_defaults() -> None:
@@ -278,14 +276,11 @@ def test_any_input_resolves_or_is_refused(
 
 
 def test_the_users_own_file_is_below_all_but_the_defaults() -> None:
-    mine = {"lease": "90s", "retries": 3, "debug": True, "env": {"A": "1"}}
-    resolved = resolve(
-        {"retries": 1}, {}, {"lease": "70s"}, config_source="allranks.toml", user_config=mine, user_source="config.toml"
-    )
-    spec = resolved.spec
+    user = {"lease": "90s", "retries": 3, "debug": True, "env": {"A": "1"}}
+    spec = mine({"retries": 1}, {}, {"lease": "70s"}, user).spec
     assert (spec.limits.lease, spec.recovery.retries, spec.output.debug, spec.launch.env) == (70.0, 1, True, {"A": "1"})
     with pytest.raises(ConfigError, match=r"^config\.toml: 'leese' is not a setting\. Did you mean lease"):
-        resolve({}, {}, {}, config_source="", user_config={"leese": 1}, user_source="config.toml")
+        mine({}, user={"leese": 1})
 
 
 @pytest.mark.parametrize(
@@ -335,12 +330,9 @@ MINE = {
 }
 
 
-def mine(
-    options: dict[str, Any], environ: dict[str, str] | None = None, config: dict[str, Any] | None = None
-) -> Resolved:
-    return resolve(
-        options, environ or {}, config or {}, config_source="allranks.toml", user_config=MINE, user_source="config.toml"
-    )
+def mine(options: Layer, environ: Layer = None, config: Layer = None, user: Layer = None) -> Resolved:
+    """With the user's own file."""
+    return run(options, environ, config, user_config=MINE if user is None else user, user_source="config.toml")
 
 
 def test_a_cluster_gives_its_settings_right_behind_what_names_it() -> None:
@@ -358,12 +350,8 @@ def test_a_cluster_that_the_project_names_yields_to_the_project() -> None:
     spec = mine({}, {}, {"cluster": "lab", "python": "mine", "env": {"A": "1"}}).spec
     assert (spec.target.hosts, spec.launch.python, spec.launch.env) == ("h1,h2", "mine", {"A": "1"})
     spec = mine({}, {"ALLRANKS_CLUSTER": "cloud"}, {"cluster": "lab"}).spec
-    assert (spec.target.cluster, spec.target.k8s, spec.target.hosts, spec.cloud.namespace) == (
-        "cloud",
-        True,
-        None,
-        "team",
-    )
+    assert (spec.target.cluster, spec.target.hosts, spec.cloud.namespace) == ("cloud", None, "team")
+    assert spec.target.k8s
     assert mine({}).spec.target.hosts is None, "a cluster that is not named gives nothing"
 
 
@@ -388,7 +376,7 @@ def test_a_cluster_that_the_project_names_yields_to_the_project() -> None:
 )
 def test_a_cluster_that_cannot_be_used_is_refused_in_words(user: dict[str, Any], name: str, message: str) -> None:
     with pytest.raises(UsageError) as refused:
-        resolve({"cluster": name}, {}, {}, config_source="allranks.toml", user_config=user, user_source="config.toml")
+        mine({"cluster": name}, user=user)
     assert message in str(refused.value)
 
 
@@ -431,11 +419,10 @@ def test_the_binding_of_a_pasted_torchrun_is_the_runs(written: str, rule: str) -
     """torchrun itself would need numactl, and ranks under it are bound by us."""
     words = ["torchrun", f"--numa-binding={written}", "t.py"]
     for launcher in ({}, {"launcher": "direct"}):
-        spec = resolve({"command": words, **launcher}, {}, {}, config_source="allranks.toml").spec
-        assert spec.launch.bind == rule
-    assert resolve({"command": words, "bind": "none"}, {}, {}, config_source="allranks.toml").spec.launch.bind == "none"
+        assert run({"command": words, **launcher}).spec.launch.bind == rule
+    assert run({"command": words, "bind": "none"}).spec.launch.bind == "none"
 
 
 def test_ranks_that_are_not_seen_are_not_bound() -> None:
     with pytest.raises(UsageError, match="hint: leave it out, and start the program with numactl"):
-        resolve({"command": ["./a.sh"], "launcher": "command", "bind": "node"}, {}, {}, config_source="allranks.toml")
+        run({"command": ["./a.sh"], "launcher": "command", "bind": "node"})

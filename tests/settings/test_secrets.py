@@ -2,13 +2,11 @@
 
 import json
 import shlex
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from tests.shell import Shell
 
-from allranks.cli.main import main
 from allranks.report.redact import Redactor
 from allranks.settings import RunSpec
 from allranks.settings.document import to_document
@@ -48,40 +46,27 @@ PRELUDES = {
 }
 
 
-def dry_run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["allranks", "run", "--dry-run", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    assert ended.value.code in (0, None)
-    said = capsys.readouterr()
-    return said.out + said.err
+def dry_run(shell: Shell, *words: str) -> str:
+    answer = shell("run", "--dry-run", "--nproc", "1", *words)
+    assert answer.code == 0, answer
+    return answer.out + answer.err
 
 
-@pytest.mark.parametrize("command", [PROGRAM, SHELL], ids=["words", "a text for a shell"])
-@pytest.mark.parametrize("target", [("--local", "2"), ("--hosts", "h1,h2"), ("--local", "1", "--json")])
-def test_a_dry_run_hides_the_secrets_of_a_command(
-    target: tuple[str, ...], command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
-    launcher = ("--launcher", "command") if command is SHELL else ()
-    shown = dry_run(capsys, *target, *launcher, "--nproc", "1", "--", *command)
+TARGETS = [["--local", "2"], ["--hosts", "h1,h2"], ["--local", "1", "--json"]]
+
+
+@pytest.mark.parametrize("command", [["--", *PROGRAM], ["--launcher", "command", "--", *SHELL]], ids=["words", "shell"])
+@pytest.mark.parametrize("target", TARGETS, ids=" ".join)
+def test_a_dry_run_hides_the_secrets_of_a_command(shell: Shell, target: list[str], command: list[str]) -> None:
+    shown = dry_run(shell, *target, *command)
     assert SECRET not in shown
     assert REDACTED in shown and "--lr" in shown
 
 
-@pytest.mark.parametrize("target", [("--local", "1"), ("--hosts", "h1"), ("--local", "1", "--json")])
+@pytest.mark.parametrize("target", TARGETS, ids=" ".join)
 @pytest.mark.parametrize("name", PRELUDES)
-def test_a_dry_run_hides_the_secrets_of_a_prelude(
-    name: str, target: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    Path("train.py").touch()
-    prelude = PRELUDES[name].replace("{}", SECRET)
-    shown = dry_run(capsys, *target, "--nproc", "1", "--prelude", prelude, "train.py")
+def test_a_dry_run_hides_the_secrets_of_a_prelude(shell: Shell, name: str, target: list[str]) -> None:
+    shown = dry_run(shell, *target, "--prelude", PRELUDES[name].replace("{}", SECRET), "train.py")
     assert SECRET not in shown and "train.py" in shown
 
 

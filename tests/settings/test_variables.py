@@ -32,29 +32,21 @@ def test_a_name_that_is_not_set_is_refused_as_option_and_noted_in_the_file() -> 
     assert resolved.notes == ("forward: D is not set in the environment, so it is not forwarded",)
 
 
-def test_the_last_option_holds() -> None:
-    assert run(["A=1", "A=2"]).spec.launch.env == {"A": "2"}
-    resolved = run(["A", "A=2"], A="x")
-    assert (resolved.spec.launch.env, resolved.spec.launch.forward) == ({"A": "2"}, ())
-    resolved = run(["A=2", "A"], A="x")
-    assert (resolved.spec.launch.env, resolved.spec.launch.forward) == ({}, ("A",))
-
-
-def test_options_over_the_file() -> None:
-    config = {"env": {"A": "secret1", "B": "2", "C": "3"}}
-    resolved = run(["A=secret2", "B=2", "C"], config, C="x")
-    assert resolved.spec.launch.env == {"A": "secret2", "B": "2"}
-    assert resolved.spec.launch.forward == ("C",)
-
-
-def test_a_value_beats_forward() -> None:
-    resolved = run(["A=1"], {"forward": ["A", "B"], "env": {"B": "2"}}, A="x", B="x")
-    assert resolved.spec.launch.env == {"A": "1", "B": "2"}
-    assert resolved.spec.launch.forward == ()
-
-
-def test_numbers_of_the_table_become_text() -> None:
-    assert run(None, {"env": {"A": 8, "B": 0.5}}).spec.launch.env == {"A": "8", "B": "0.5"}
+@pytest.mark.parametrize(
+    ("items", "config", "environ", "env", "forward"),
+    [
+        (["A=1", "A=2"], {}, "", {"A": "2"}, ()),
+        (["A", "A=2"], {}, "A", {"A": "2"}, ()),
+        (["A=2", "A"], {}, "A", {}, ("A",)),
+        (["A=x", "B=2", "C"], {"env": {"A": "y", "B": "2", "C": "3"}}, "C", {"A": "x", "B": "2"}, ("C",)),
+        (["A=1"], {"forward": ["A", "B"], "env": {"B": "2"}}, "AB", {"A": "1", "B": "2"}, ()),
+        (None, {"env": {"A": 8, "B": 0.5}}, "", {"A": "8", "B": "0.5"}, ()),
+    ],
+    ids=["the last", "a value over a name", "a name over a value", "over the file", "over forward", "numbers"],
+)
+def test_who_wins(items: Any, config: dict[str, Any], environ: str, env: dict[str, str], forward: Any) -> None:
+    launch = run(items, config, **dict.fromkeys(environ, "x")).spec.launch
+    assert (launch.env, launch.forward) == (env, forward)
 
 
 @pytest.mark.parametrize("item", ["", "=1", "1A=1", "A B=1", "A-B=1", "é=1", "A\n=1", "A=a\0b", "-x", 5])

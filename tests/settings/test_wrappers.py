@@ -90,19 +90,16 @@ def test_who_starts_processes_on_nodes_itself(line: str) -> None:
     assert starter_of(line.split())
 
 
-def test_a_program_in_another_environment_is_started_as_before() -> None:
-    """`uv run train.py` reads what train.py depends on from the file."""
-    spec, _ = resolved("uv run train.py")
-    assert (spec.launch.command, spec.launch.wrap) == (("uv", "run", "train.py"), None)
-
-
-def test_a_module_that_uv_starts() -> None:
+def test_a_module_that_uv_starts_is_a_launcher() -> None:
     spec, _ = resolved("uv run --with x -m torch.distributed.run --nproc_per_node 2 pg.py")
     assert (spec.launch.launcher, spec.launch.wrap) == ("torchrun", f"uv run --with x {INNER}")
 
 
-def test_srun_before_a_launcher_is_no_word_to_wrap() -> None:
-    assert resolved("srun torchrun --nnodes 2 train.py")[0].launch.command[0] == "srun"
+@pytest.mark.parametrize("line", ["uv run train.py", "srun torchrun --nnodes 2 train.py"])
+def test_what_is_no_word_to_wrap_is_started_as_before(line: str) -> None:
+    """`uv run train.py` reads what train.py depends on from the file."""
+    spec, _ = resolved(line)
+    assert (spec.launch.command, spec.launch.wrap) == (tuple(line.split()), None)
 
 
 @pytest.mark.processes
