@@ -40,10 +40,7 @@ def make(
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    for name in ("ALLRANKS_RUNS_DIR", "ALLRANKS_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
+def runs(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "runs"
 
@@ -52,27 +49,20 @@ def rows(out: str) -> list[list[str]]:
     return [line.split(maxsplit=4) for line in out.splitlines()]
 
 
-def test_a_line_a_run_the_newest_first(runs: Path, shell: Shell) -> None:
+def test_a_line_a_run_the_newest_first_and_json_has_the_same_as_figures(runs: Path, shell: Shell) -> None:
     ended = make(runs, "old", 7300, exit_code=1)
     active = make(runs, "new", 65)
-    out = shell("ps").out
-    head, first, second = out.splitlines()
+    head, first, second = shell("ps").out.splitlines()
     assert head.split() == ["NAME", "STATE", "NODES", "STEP", "RATE", "GOODPUT", "AGE", "VERDICT"]
     assert first.split() == [active.name, "running", "2", "40", "2.25/s", "1", "min", "5", "s"]
     assert second.split(maxsplit=8) == [
         ended.name, "failed", "2", "100", "2", "h", "1", "min", "oom-gpu: rank 3 on h1 ran out of GPU memory"
     ]  # fmt: skip
-
-
-def test_json_has_the_same_as_figures(runs: Path, shell: Shell) -> None:
-    make(runs, "old", 7300, exit_code=1)
-    make(runs, "new", 65)
     document = shell("ps", "--json").document
     new, old = document["runs"]
     assert (new["state"], new["ranks"], new["step"], new["rate"], new["verdict"]) == ("running", 2, 40, 2.25, None)
     assert (old["state"], old["step"], old["seconds"], old["exit"]) == ("failed", 100, 61.5, 1)
-    assert old["verdict"]["cause"] == "oom-gpu"
-    assert document["left_out"] == 0
+    assert (old["verdict"]["cause"], document["left_out"]) == ("oom-gpu", 0)
 
 
 def test_runs_that_are_over_are_few_and_those_that_go_on_are_all_there(runs: Path, shell: Shell) -> None:

@@ -399,21 +399,6 @@ def test_init_replaces_only_by_force(runs, capsys):
     assert (runs.parent / "allranks.toml").read_text() == written
 
 
-LOADED = """import sys
-from allranks.cli.main import main
-try:
-    main()
-except SystemExit:
-    print(sorted({"torch", "typer", "click", "rich"} & set(sys.modules)))
-"""
-
-
-@pytest.mark.parametrize("word", ["--help", "--version"])
-def test_help_and_version_load_neither_torch_nor_the_option_parser(word):
-    done = subprocess.run([sys.executable, "-c", LOADED, word], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
 TALKER = """import time
 start = time.time()
 while time.time() - start < 6:

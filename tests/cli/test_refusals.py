@@ -251,6 +251,7 @@ def test_a_script_that_starts_one_rank(shell: Shell, text: str, options: list[st
         "/usr/bin/srun -N2 python train.py",
         "mpirun -n 4 python train.py",
         "horovodrun -np 4 python train.py",
+        "/opt/bin/jsrun train.py",
         "pdsh -w h[1-2] torchrun train.py",
     ],
 )

@@ -10,21 +10,20 @@ from allranks.cli.main import VERBS
 pytestmark = pytest.mark.processes
 
 # Modules that a verb must not load at its start, by prefix.
+PAGES = ("yaml", "jinja2", "numpy")
+RUNS = ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", *PAGES)
+SHORT = (*RUNS, "allranks.plan", "allranks.agent", "ctypes", "shutil", "socket")
 HEAVY = {
-    "logs": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
-    "status": ("asyncio", "allranks.plan", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2",
-               "numpy", "allranks.agent", "allranks.protocol.messages", "allranks.report.live", "allranks.report.fold",
-               "allranks.cluster.hostfile", "allranks.cluster.slurm_allocation", "ctypes", "shutil",
-               "socket", "lzma"),
-    "ps": ("asyncio", "allranks.plan", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2",
-           "numpy", "allranks.agent", "allranks.protocol.messages", "allranks.report", "ctypes", "shutil", "socket"),
-    "top": ("asyncio", "allranks.plan", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2",
-            "numpy", "allranks.agent", "allranks.report.live", "ctypes", "shutil", "socket"),
-    "attach": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
-    "stop": ("asyncio", "allranks.gang", "allranks.diagnose", "allranks.engines", "yaml", "jinja2", "numpy"),
-    "diagnose": ("asyncio", "allranks.gang", "multiprocessing", "concurrent", "yaml", "jinja2", "numpy"),
+    "logs": RUNS,
+    "status": (*SHORT, "allranks.protocol.messages", "allranks.report.live", "allranks.report.fold",
+               "allranks.cluster.hostfile", "allranks.cluster.slurm_allocation", "lzma"),
+    "ps": (*SHORT, "allranks.protocol.messages", "allranks.report"),
+    "top": (*SHORT, "allranks.report.live"),
+    "attach": RUNS,
+    "stop": RUNS,
+    "diagnose": ("asyncio", "allranks.gang", "multiprocessing", "concurrent", *PAGES),
     "run": ("allranks.diagnose.rules", "allranks.diagnose.logs", "allranks.engines.kubernetes",
-            "allranks.engines.skypilot", "allranks.plan.render", "yaml", "jinja2", "numpy"),
+            "allranks.engines.skypilot", "allranks.plan.render", *PAGES),
 }  # fmt: skip
 # The first names the engines, and imports one when a run needs it; agent/files.py opens what may have been replaced.
 # The others are loaded with every command line.
@@ -34,9 +33,15 @@ LIGHT = {"allranks.engines", "allranks.agent", "allranks.agent.files", "allranks
 
 def loaded_by(code: str, *words: str) -> set[str]:
     """The modules that an interpreter has loaded after this code."""
-    command = [sys.executable, "-c", f"import sys; {code}; print(); print(*sys.modules)", *words]
+    command = [sys.executable, "-c", f"import sys\n{code}\nprint()\nprint(*sys.modules)", *words]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_help_and_version_load_neither_torch_nor_the_option_parser(word):
+    code = "import contextlib\nfrom allranks.cli.main import main\nwith contextlib.suppress(SystemExit):\n    main()"
+    assert not loaded_by(code, word) & {"torch", "typer", "click", "rich"}
 
 
 def test_a_runs_directory_is_read_without_the_forms_of_secrets(tmp_path):
@@ -48,7 +53,7 @@ def test_a_runs_directory_is_read_without_the_forms_of_secrets(tmp_path):
 
 @pytest.mark.parametrize("verb", HEAVY)
 def test_a_verb_loads_what_it_needs(verb):
-    loaded = loaded_by(f"import allranks.cli.{verb}")
+    loaded = loaded_by(f"import sys, allranks.cli.{verb}")
     assert f"allranks.cli.{verb}" in loaded
     assert [m for m in loaded - LIGHT if any(m == h or m.startswith(h + ".") for h in HEAVY[verb])] == []
 

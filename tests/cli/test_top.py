@@ -24,14 +24,12 @@ ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?25h\x1b[?1049l"
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
-    monkeypatch.chdir(tmp_path)
-    for name in ("ALLRANKS_RUNS_DIR", "ALLRANKS_CONFIG", "NO_COLOR", "FORCE_COLOR"):
+def run(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     made = make(tmp_path / "runs", "job", 65)
-    made.append_line(
-        {"t": 1.0, "event": "finding", "id": "slow-rank", "status": "warn", "message": "rank 1 comes late"}
-    )
+    warning = {"id": "slow-rank", "status": "warn", "message": "rank 1 comes late"}
+    made.append_line({"t": 1.0, "event": "finding", **warning})
     made.append_line({"event": "note", "t": time.time(), "message": "hello"})
     return made
 

@@ -37,17 +37,18 @@ def contents(found: zipfile.ZipFile) -> dict[str, str]:
 def filled(directory: Path) -> Path:
     """A run with all that a run may have, and tests beside it."""
     run = make(directory / "r", NODES, {1: b"up\nTraceback (most recent call last):\nValueError: bad batch\n"})
-    (run / "evidence" / "stacks").mkdir(parents=True)
-    (run / "evidence" / "flight").mkdir()
-    (run / "evidence" / "errors").mkdir()
-    (run / "evidence" / "stacks" / "rank_000.txt").write_text("File x, line 1\n")
-    (run / "evidence" / "flight" / "rank_000.json").write_text('{"entries": []}')
-    (run / "evidence" / "errors" / "rank_001.json").write_text('{"message": "m"}')
-    (run / "logs" / "node_00_h1" / "nccl_rank_000.log").write_text("h1:1:2 [0] NCCL INFO Bootstrap: Using eth0\n")
-    (run / "logs" / "node_00_h1" / "node.log").write_text("agent said\n")
-    (run / "outputs").mkdir()
-    (run / "outputs" / "rank_00_metrics.jsonl").write_text('{"step": 1}\nnot json\n')
-    (run / "controller.log").write_text("detached\n")
+    files = {
+        "evidence/stacks/rank_000.txt": "File x, line 1\n",
+        "evidence/flight/rank_000.json": '{"entries": []}',
+        "evidence/errors/rank_001.json": '{"message": "m"}',
+        "logs/node_00_h1/nccl_rank_000.log": "h1:1:2 [0] NCCL INFO Bootstrap: Using eth0\n",
+        "logs/node_00_h1/node.log": "agent said\n",
+        "outputs/rank_00_metrics.jsonl": '{"step": 1}\nnot json\n',
+        "controller.log": "detached\n",
+    }
+    for name, text in files.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(text)
     test = directory / "test-1"
     stage = test / "stages" / "test-1-h1"
     stage.mkdir(parents=True)

@@ -62,10 +62,10 @@ def test_what_does_not_fit_is_left_out_at_its_place() -> None:
     assert [rank.rank for node in status.nodes for rank in node.ranks] == [0] and status.master is None
 
 
-def test_a_finding_without_its_id_is_shown_all_the_same() -> None:
+def test_a_finding_without_its_id_is_shown_and_a_verdict_without_its_cause_is_none() -> None:
     findings = [{"message": "m", "status": "odd", "where": None}, {"id": "oom"}, 5]
-    expected = Finding("", "unknown", "m")
-    assert result_record({"exit": 1, "findings": findings}).findings == (expected,)
+    result = result_record({"exit": 1, "findings": findings, "verdict": {"message": "m"}})
+    assert (result.findings, result.verdict) == ((Finding("", "unknown", "m"),), None)
 
 
 def test_a_run_that_changes_hands_keeps_what_this_version_does_not_know(tmp_path: Path) -> None:
@@ -98,10 +98,6 @@ def test_a_suite_of_several_runs_has_them_in_stages(tmp_path: Path) -> None:
     }
     read = run.read_result()
     assert isinstance(read, SuiteResult) and read.suite == "staged" and read.ok
-
-
-def test_a_verdict_without_its_cause_is_none() -> None:
-    assert result_record({"exit": 1, "verdict": {"message": "m"}}).verdict is None
 
 
 def test_the_gang_is_in_the_order_of_its_places_without_hot_spares() -> None:

@@ -27,8 +27,11 @@ def test_a_pattern_is_for_names_and_with_a_slash_for_paths() -> None:
     assert [p for p in paths if is_wanted(p, None)] == paths
 
 
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def arrives(landing: Landing, path: str, offset: int, data: bytes, whole: bytes) -> bool:
+    """This from its offset on, of a file that is `whole` where it comes from."""
+    arriving = landing.open(path, offset)
+    arriving.add(data)
+    return arriving.finish(len(whole), hashlib.sha256(whole).hexdigest())
 
 
 def test_what_was_cut_off_goes_on_and_is_compared_as_a_whole(tmp_path: Path) -> None:
@@ -38,9 +41,7 @@ def test_what_was_cut_off_goes_on_and_is_compared_as_a_whole(tmp_path: Path) -> 
     first.close()
     assert landing.present("a/b.bin") == (4, False)
     assert not (tmp_path / "top" / "a" / "b.bin").exists()
-    rest = landing.open("a/b.bin", 4)
-    rest.add(b"two")
-    assert rest.finish(7, digest(b"one two"))
+    assert arrives(landing, "a/b.bin", 4, b"two", b"one two")
     assert (tmp_path / "top" / "a" / "b.bin").read_bytes() == b"one two"
     assert landing.present("a/b.bin") == (7, True)
     assert (tmp_path / "top" / "a" / "b.bin").stat().st_mode & 0o777 == 0o600
@@ -49,11 +50,8 @@ def test_what_was_cut_off_goes_on_and_is_compared_as_a_whole(tmp_path: Path) -> 
 def test_a_file_that_has_grown_goes_on_and_one_that_differs_does_not_stay(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"abc")
     landing = Landing(tmp_path)
-    grown = landing.open("log", 3)
-    grown.add(b"def")
-    assert grown.finish(6, digest(b"abcdef")) and (tmp_path / "log").read_bytes() == b"abcdef"
-    other = landing.open("log", 6)
-    assert not other.finish(6, digest(b"ABCDEF"))
+    assert arrives(landing, "log", 3, b"def", b"abcdef") and (tmp_path / "log").read_bytes() == b"abcdef"
+    assert not arrives(landing, "log", 6, b"", b"ABCDEF")
     assert os.listdir(tmp_path) == []
 
 
@@ -65,14 +63,11 @@ def test_links_in_the_directory_are_not_followed(tmp_path: Path) -> None:
     (top / "door").symlink_to(outside)
     (top / part_name("file")).symlink_to(outside / "stolen")
     landing = Landing(top)
-    with pytest.raises(OSError, match=r".*"):
-        landing.open("door/x", 0)
-    with pytest.raises(OSError, match=r".*"):
-        landing.open("file", 0)
+    for path in ("door/x", "file"):
+        with pytest.raises(OSError, match=r".*"):
+            landing.open(path, 0)
     (top / "target").symlink_to(outside / "also")
-    arriving = landing.open("target", 0)
-    arriving.add(b"x")
-    assert arriving.finish(1, digest(b"x"))
+    assert arrives(landing, "target", 0, b"x", b"x")
     assert (top / "target").read_bytes() == b"x" and not (top / "target").is_symlink()
     assert os.listdir(outside) == []
 
@@ -84,9 +79,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None
 
 
 def test_the_longest_name_has_room_for_its_piece(tmp_path: Path) -> None:
-    arriving = Landing(tmp_path).open("x" * 255, 0)
-    arriving.add(b"1")
-    assert arriving.finish(1, digest(b"1"))
+    assert arrives(Landing(tmp_path), "x" * 255, 0, b"1", b"1")
     assert os.listdir(tmp_path) == ["x" * 255]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from allranks.diagnose.recorded import fold, last_attempt, own_addresses
+from allranks.diagnose.recorded import fold
 from allranks.findings import Finding, Verdict, Where
 from allranks.protocol.codec import encode
 from allranks.protocol.run_facts import read_lines
@@ -146,7 +146,7 @@ def test_every_part_of_the_evidence_is_read() -> None:
     found = fold(read_lines(json.loads(json.dumps(events))), 0, ["h1", "h2"])
     assert (found.world_size, found.ranks_by_node) == (3, {"h1": (0,), "h2": (1, 2)})
     assert (found.memory, found.gpus, found.pids) == ({"h1": 1 << 34}, {0: 0}, {0: 7})
-    assert found.addresses == {"10.0.0.1": "h1", "10.0.0.2": "h2"}
+    assert found.addresses == {"10.0.0.1": "h1", "10.0.0.2": "h2"}, "an address of two nodes tells nothing"
     assert [(f.id, f.where.nodes) for f in found.findings] == [("clock-skew", ("h1", "h2"))]
     assert (found.initialised, found.init_entered) == ({0}, {0, 1})
     assert {rank: one.t for rank, one in found.departed.items()} == {1: T + 9}
@@ -166,11 +166,6 @@ def test_a_command_stands_for_all_ranks_of_its_node_once_started() -> None:
 
 def test_before_a_plan_nodes_have_no_ranks() -> None:
     assert fold(read_lines([event("attempt-start")]), 0, ["h1"]).ranks_by_node == {"h1": ()}
-    assert last_attempt([]) == 0
-
-
-def test_an_address_of_two_nodes_tells_nothing() -> None:
-    assert own_addresses({"h1": ["a", "b"], "h2": ["b", "c"]}) == {"a": "h1", "c": "h2"}
 
 
 def recorded_calls(rank: int, numbers: tuple[int, ...]) -> str:

@@ -88,11 +88,8 @@ def test_a_node_without_fault_is_neutral_where_the_run_failed() -> None:
 
 def test_hardware_comes_before_the_machine_id_and_neither_is_written() -> None:
     key = machine_of(Identity(machine_id="0123456789abcdef", hardware="4c4c4544-0000"))
-    assert (
-        key
-        == machine_of(Identity(machine_id="another", hardware="4c4c4544-0000"))
-        != machine_of(Identity(machine_id="0123456789abcdef"))
-    )
+    assert key == machine_of(Identity(machine_id="another", hardware="4c4c4544-0000"))
+    assert key != machine_of(Identity(machine_id="0123456789abcdef"))
     assert "4c4c" not in key and machine_of(Identity()) == ""
 
 

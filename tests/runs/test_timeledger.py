@@ -253,30 +253,30 @@ def test_what_nodes_are_waited_for_is_the_schedulers(told: list[tuple[float, Fac
     assert parts(ledger_of([*events, END], NOTHING)) == wanted
 
 
+BEGUN: list[Stamped[Fact]] = [
+    Stamped("", T, None, START),
+    Stamped("", T, 0, AttemptStart()),
+    Stamped("h1", T + 1.0, 0, StartedMessage(0, 7, 0)),
+]
+
+
 def test_what_came_after_a_controller_died_is_not_accounted_for() -> None:
     """Nobody knows how long the ranks went on: their lease ended them."""
-    events = [
-        Stamped("", T, None, RunStart("r", "u")),
-        Stamped("", T, 0, AttemptStart()),
-        Stamped("h1", T + 1.0, 0, StartedMessage(0, 7, 0)),
-    ]
     seen = Stamped("", T + 2.5, 0, StepsSeen(0, T + 2.0, 0, T + 2.0))
     status = StatusDocument(t=T + 12.0, nodes=(NodeStatus("h1", ranks=(RankStatus(0, step=9, last_output=T + 11.0),)),))
-    so_far = ledger_of([*events, seen], status)
+    so_far = ledger_of([*BEGUN, seen], status)
     assert parts(so_far) == {"preflight": 1.0, "start": 1.0, "useful": 9.0, "after_last_step": 1.0}
-    over = ledger_of([*events, seen, Stamped("", T + 100.0, None, RunEnd(4))], status)
+    over = ledger_of([*BEGUN, seen, Stamped("", T + 100.0, None, RunEnd(4))], status)
     assert parts(over) == {"preflight": 1.0, "start": 1.0, "unaccounted": 98.0}
 
 
-def test_a_job_whose_controller_died_goes_on_with_the_steps_that_status_had(tmp_path: Any) -> None:
+def test_a_job_whose_controller_died_goes_on_with_the_steps_that_status_had() -> None:
     seen = StepsSeen(5, T + 2.0, 6, T + 3.0, reached=8)
     ranks = (RankStatus(0, step=9, last_output=T + 11.0), RankStatus(1, step=7, last_output=T + 12.0))
     status = StatusDocument(t=T + 20.0, nodes=(NodeStatus("h1", ranks=ranks),))
     assert newest_steps(seen, status) == StepsSeen(5, T + 2.0, 9, T + 11.0, 8, T + 11.0)
     events = [
-        Stamped("", T, None, RunStart("r", "u")),
-        Stamped("", T, 0, AttemptStart()),
-        Stamped("h1", T + 1.0, 0, StartedMessage(0, 7, 0)),
+        *BEGUN,
         Stamped("", T + 99.0, 0, StepsSeen(0, T + 2.0, 9, T + 11.0)),
         Stamped("", T + 99.0, None, RunStart("r", "u")),
         Stamped("", T + 99.0, 1, AttemptStart()),

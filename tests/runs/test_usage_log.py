@@ -7,7 +7,7 @@ import pytest
 from tests.run_directories import read_usage
 
 from allranks.gang import recording as usage_log
-from allranks.gang.recording import UsageLog, UsageSample, keeps_every
+from allranks.gang.recording import UsageLog, UsageSample
 from allranks.protocol.samples import NodeUsage
 from allranks.runs.directory import RunDirectory
 
@@ -49,10 +49,6 @@ def test_a_long_run_keeps_fewer_of_each_node(run: RunDirectory, monkeypatch: pyt
     assert gaps[0] == 10.0
     assert gaps == sorted(gaps)
     assert gaps[-1] >= 80.0
-
-
-def test_how_many_are_kept() -> None:
-    assert [keeps_every(size << 20) for size in (0, 3, 4, 5, 6, 7)] == [1, 1, 2, 2, 4, 8]
 
 
 def test_a_directory_that_cannot_be_written_loses_samples_alone(run: RunDirectory) -> None:

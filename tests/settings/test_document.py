@@ -109,13 +109,6 @@ def test_secrets_are_hidden_everywhere() -> None:
     assert to_document(again) == json.loads(text)
 
 
-def test_the_spec_itself_keeps_its_values() -> None:
-    spec = RunSpec.of(env={"HF_TOKEN": "hunter2"})
-    document = to_document(spec)
-    document["env"]["B"] = "x"
-    assert spec.launch.env == {"HF_TOKEN": "hunter2"}
-
-
 def test_missing_fields_are_defaults_and_newer_ones_ignored() -> None:
     assert from_document({"schema": 1, "nproc": 2, "of_the_future": 5}) == RunSpec.of(nproc=2)
 

@@ -11,7 +11,6 @@ from tests import forked
 from allranks.errors import UsageError
 from allranks.settings import RunSpec, resolve
 from allranks.settings.frameworks import INNER_PYTHON
-from allranks.settings.scripts import starter_of
 
 INNER = shlex.join(["/bin/sh", "-c", INNER_PYTHON, "sh"])
 TORCHRUN = "torchrun --nproc_per_node 2 pg.py"
@@ -81,13 +80,6 @@ def test_what_is_not_understood_is_refused(line: str) -> None:
 def test_python_flags_before_the_module_of_a_launcher_are_kept() -> None:
     spec, _ = resolved("python -u -X faulthandler -m torch.distributed.run --nproc_per_node 2 t.py")
     assert spec.launch.launcher == "torchrun"
-
-
-@pytest.mark.parametrize(
-    "line", ["horovodrun -np 4 python t.py", "/opt/bin/jsrun t.py", "ray job submit", "sbatch j.sh"]
-)
-def test_who_starts_processes_on_nodes_itself(line: str) -> None:
-    assert starter_of(line.split())
 
 
 def test_a_module_that_uv_starts_is_a_launcher() -> None:
