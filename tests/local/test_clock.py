@@ -60,4 +60,4 @@ def test_a_clock_that_is_set_ends_no_run(tmp_path: Path) -> None:
     assert (result["exit"], result["verdict"]) == (0, None), run.stderr
     assert 0 < result["timing"]["total"] < BOUND
     names = {e["event"] for e in map(json.loads, (run.directory / "events.jsonl").read_text().splitlines())}
-    assert not names & {"hang-suspected", "node-silent", "failed", "finding"}
+    assert not names & {"hang-suspected", "node-silent", "failed", "finding"}, run.events("finding")
