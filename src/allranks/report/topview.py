@@ -225,7 +225,8 @@ def node_lines(snapshot: TopSnapshot, progress: RunProgress, width: int, most: i
         worst = sorted(range(len(nodes)), key=lambda place: _badness_of(nodes[place]), reverse=True)[:most]
         shown = [nodes[place] for place in sorted(worst)]
     name_width = max(5, *(len(label(node)) for node in shown))
-    columns = _further_columns(shown)
+    cells_by_column = zip(FURTHER, *map(_further_cells, shown), strict=True)  # the heading first, then one a node
+    columns = [column for column in cells_by_column if any(column[1:])]
     head = heading(name_width)
     headings = [head, *(f"{column[0]:>{FURTHER_WIDTH}}" for column in columns)]
     lines = [paint(_fit("  ".join(headings), width), DIM, colour)]
@@ -241,12 +242,6 @@ def node_lines(snapshot: TopSnapshot, progress: RunProgress, width: int, most: i
     if len(nodes) > 1:
         lines.append(_fit(total_line(nodes, progress, snapshot.t, name_width), width))
     return lines
-
-
-def _further_columns(nodes: Sequence[NodeStatus]) -> list[list[str]]:
-    """Return the columns of which a cell is known: a heading and a cell a node, from its ranks and its machine."""
-    columns = zip(FURTHER, *map(_further_cells, nodes), strict=True)
-    return [list(column) for column in columns if any(column[1:])]
 
 
 def _further_cells(node: NodeStatus) -> list[str]:

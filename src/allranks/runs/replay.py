@@ -145,11 +145,9 @@ class Replay:
         elif line.say:
             self.view.event(Stamped("", now, None, JoinProgress(line.say)))
         elif "exit" in document and "run" in document:
-            self.result = self._as_ours(result_record(document))
-
-    def _as_ours(self, result: ResultDocument) -> ResultDocument:
-        """Give node 0's result as this run directory has it: its time began before node 0's did."""
-        return replace(result, run=self.run.name, directory=str(self.run.path), goodput=None, time_ledger=None)
+            # As this run directory has it: its time began before node 0's did.
+            result = replace(result_record(document), run=self.run.name, directory=str(self.run.path))
+            self.result = replace(result, goodput=None, time_ledger=None)
 
     def close(self) -> None:
         """Close the logs."""
