@@ -10,15 +10,8 @@ from pathlib import Path
 import pytest
 from tests.interpreters import OLDEST
 
-from allranks.gang.agent_archive import HOME, fabric_zip, node_zip
+from allranks.gang.agent_archive import HOME, node_zip
 
-
-def test_the_collective_tests_run_from_their_archive_alone(tmp_path: Path) -> None:
-    archive = tmp_path / "fabric.zip"
-    archive.write_bytes(fabric_zip())
-    done = subprocess.run([sys.executable, "-I", "-S", archive, "--help"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "--out" in done.stdout
 
 def test_every_module_that_a_node_may_load_is_in_the_archive() -> None:
     """Also those that are loaded late: what is left out would be missed by the few runs that need it."""

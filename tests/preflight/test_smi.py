@@ -1,13 +1,9 @@
 """What nvidia-smi, amd-smi and rocm-smi print, in the forms of several versions."""
 
-import io
-import zipfile
-
 import pytest
 
-from allranks.gang.agent_archive import node_zip
 from allranks.preflight import smi
-from allranks.preflight.checks import gpu_nvlink, gpu_throttle, gpu_xid
+from allranks.preflight.checks import gpu_throttle
 
 
 @pytest.mark.parametrize(
@@ -52,18 +48,3 @@ def test_reasons_of_slow_clocks() -> None:
     assert gpu_throttle.decode(0x48).startswith("HW thermal slowdown")
     both = [reason.partition(" (")[0] for reason in gpu_throttle.decode(0xA8).split(", ")]
     assert both == ["SW thermal slowdown", "HW power brake"]
-
-
-def test_links_of_a_card_without_nvlink_are_none() -> None:
-    text = "GPU 0: NVIDIA L40S (UUID: GPU-0)\nDevice does not have or support Nvlink\n"
-    assert gpu_nvlink.read_links(text) == {}
-
-
-def test_xids_of_programs_are_no_faults() -> None:
-    line = "[ 1.000000] NVRM: Xid (PCI:0000:01:00): {}, pid=1, name=python3, Ch 00000008"
-    lines = [line.format(code) for code in (8, 13, 31, 43, 45, 69)]
-    assert gpu_xid.read_log("\n".join(lines), 10.0) == []
-
-
-def test_the_module_ships() -> None:
-    assert "allranks/preflight/smi.py" in zipfile.ZipFile(io.BytesIO(node_zip(("gpu_count",)))).namelist()

@@ -137,6 +137,7 @@ ORDER = dict.fromkeys(NODES, 0)
 def test_the_task_that_srun_ended_the_step_for() -> None:
     assert nodes_at_fault(TASK_KILLED, ORDER) == {"h2": "Killed"}
     assert nodes_at_fault(TASK_FAILED, ORDER) == {"h2": "Exited with exit code 1"}
+    assert nodes_at_fault(TASK_KILLED, {"h9": 0}) == nodes_at_fault("srun: error: h1: task 0: Killed\n") == {}
     finding = step_ended(TASK_KILLED, nodes_at_fault(TASK_KILLED, ORDER), NODES, 137)
     assert (finding.where.node, finding.id, finding.check) == ("h2", "agent-killed", "slurm")
     assert finding.message == "h2: srun ended the step because of its task there: Killed"

@@ -34,7 +34,6 @@ from allranks.diagnose.slurm_jobs import (
     is_hopeless,
     nearly_over,
     never_starts,
-    nodes_at_fault,
     out_of_memory,
     read_sacct,
     read_scontrol,
@@ -380,19 +379,6 @@ def test_slurmstepd_on_memory() -> None:
     )
     assert out_of_memory(f"x\n{line}\ny") == line
     assert out_of_memory("oom") == ""
-
-
-def test_srun_names_nodes() -> None:
-    dead = (
-        "srun: error: Task launch for StepId=1.0 failed on node h3: Communication connection failure\n"
-        "srun: error: Application launch failed: Communication connection failure\n"
-        "srun: error: h4: task 3: Killed\nsrun: error: h1: task 0: Terminated\n"
-    )
-    assert nodes_at_fault(dead) == {"h3": "Communication connection failure"}
-    assert list(nodes_at_fault("srun: error: Node failure on h3\nsrun: error: h1: task 0: Terminated")) == ["h3"]
-    assert nodes_at_fault("srun: error: h2: task 1: Exited with exit code 5\n") == {"h2": "Exited with exit code 5"}
-    assert nodes_at_fault("srun: error: h1: task 0: Killed\n") == {}
-    assert nodes_at_fault(dead, {"h9": 0}) == {}
 
 
 def test_seats_of_a_step() -> None:

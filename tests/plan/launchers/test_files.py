@@ -18,7 +18,6 @@ from allranks.plan.launchers import LAUNCHERS
 from allranks.plan.plan import make_plan
 from allranks.plan.ranks import Attempt
 from allranks.plan.render import RENDERERS, RenderRequest
-from allranks.preflight.launcher_config import flat_yaml
 from allranks.protocol.plan_facts import read_facts
 from allranks.settings import RunSpec
 
@@ -116,27 +115,6 @@ def test_scripts_are_shell(name: str) -> None:
     for text in scripts:
         done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("nodes", [2, 8])
-def test_an_own_accelerate_configuration_keeps_the_rest(nodes: int) -> None:
-    files = rendered("accelerate_theirs", nodes)
-    ranks = []
-    for name in [n for n in files if n.endswith(".yaml")]:
-        table = flat_yaml(files[name])
-        assert table["deepspeed_config.deepspeed_config_file"] == "zero2.json"
-        assert (table["num_machines"], table["num_processes"]) == (str(nodes), str(nodes * 8))
-        assert (table["main_process_ip"], table["main_process_port"]) == ("g01", "29500")
-        ranks.append(int(table["machine_rank"]))
-    assert sorted(ranks) == list(range(nodes))
-
-
-@pytest.mark.parametrize("nodes", [2, 8])
-def test_batch_sizes_multiply_out(nodes: int) -> None:
-    for name, file in (("deepspeed", "ds_config.json"), ("deepspeed_theirs", "ds.json")):
-        sizes = json.loads(rendered(name, nodes)[file])
-        product = sizes["train_micro_batch_size_per_gpu"] * sizes["gradient_accumulation_steps"] * nodes * 8
-        assert sizes["train_batch_size"] == product
 
 
 def test_secrets_are_asked_of_the_shell() -> None:
