@@ -10,8 +10,8 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from tests.engines.test_dialled import BOUND, HEADER, Meeting, read
@@ -19,6 +19,7 @@ from tests.engines.test_dialled import BOUND, HEADER, Meeting, read
 from allranks.cluster import Node
 from allranks.engines.calls import CalledTransport, serve_channels
 from allranks.errors import NodeError
+from allranks.gang.transport import Client
 from allranks.protocol.header import FetchHeader
 from allranks.protocol.secure import Records
 from allranks.runs.questions import socket_name
@@ -40,34 +41,10 @@ class Coordinator(Meeting):
         message: dict[str, object] = json.loads(read(sock, records)[0][1:])
         return message
 
-    def asked(self, node: Node = NODE, header: object = HEADER, seconds: float = BOUND) -> Asked:
+    def asked(self, node: Node = NODE, header: object = HEADER, seconds: float = BOUND) -> Future[Client]:
         """A command asks for a channel, as `exec` does."""
-        return Asked(self.uid, node, header, seconds)
-
-
-class Asked(threading.Thread):
-    """A question, and what came of it."""
-
-    def __init__(self, uid: str, node: Node, header: object, seconds: float) -> None:
-        super().__init__(daemon=True)
-        self._question = (CalledTransport(uid, os.getpid(), RunSpec()), node, header, seconds)
-        self.client = None
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        transport, node, header, seconds = self._question
-        try:
-            self.client = asyncio.run(transport.connect(node, header, seconds))
-        except (NodeError, OSError) as error:
-            self.error = error
-
-    def result(self):
-        """The channel; raise what was raised."""
-        self.join(BOUND)
-        if self.error is not None:
-            raise self.error
-        return self.client
+        transport = CalledTransport(self.uid, os.getpid(), RunSpec())
+        return ThreadPoolExecutor().submit(asyncio.run, transport.connect(node, header, seconds))
 
 
 @pytest.fixture
@@ -86,7 +63,7 @@ def test_a_node_dials_once_more_and_its_connection_is_the_channel(coordinator, h
     answer, answer_records = coordinator.join(1, call=call["token"])
     opened = coordinator.control(answer, answer_records)
     assert opened["type"] == "open"
-    client = asked.result()
+    client = asked.result(BOUND)
     os.write(client.stdin, b"down")
     assert read(answer, answer_records) == [b"D" + struct.pack(">I", opened["number"]) + b"down"]
     answer.sendall(answer_records.pack(b"D" + struct.pack(">I", opened["number"]) + b"up"))
@@ -104,7 +81,7 @@ def test_a_node_declines_in_its_own_words_on_one_line(coordinator):
     words = {"type": "declined", "token": token, "message": "it joined without\n\x1b[2J--allow-exec"}
     node.sendall(records.pack(b"C" + json.dumps(words).encode()))
     with pytest.raises(NodeError, match=r"^it joined without  \[2J--allow-exec\nhint: start `allranks join` there"):
-        asked.result()
+        asked.result(BOUND)
 
 
 def test_a_call_is_answered_by_the_node_that_was_called_alone(coordinator):
@@ -122,16 +99,16 @@ def test_a_call_is_answered_by_the_node_that_was_called_alone(coordinator):
         assert (refused["type"], refused["message"]) == ("refused", "the call is over")
     answer, answer_records = coordinator.join(1, call=token)
     assert coordinator.control(answer, answer_records)["type"] == "open"
-    assert asked.result() is not None
+    assert asked.result(BOUND) is not None
     late, late_records = coordinator.join(1, call=token)
     assert coordinator.control(late, late_records)["type"] == "refused"
 
 
 def test_a_node_that_does_not_come_or_is_none_is_said(coordinator):
     with pytest.raises(NodeError, match=r"^it did not answer in time$"):
-        coordinator.asked(seconds=0.2).result()
+        coordinator.asked(seconds=0.2).result(BOUND)
     with pytest.raises(NodeError, match="nowhere is not a node that has joined"):
-        coordinator.asked(Node(5, "nowhere", "nowhere")).result()
+        coordinator.asked(Node(5, "nowhere", "nowhere")).result(BOUND)
 
 
 def test_the_socket_of_another_process_is_not_spoken_to():

@@ -1,5 +1,7 @@
 """A run with --nodes MIN:MAX goes on with the nodes that are there: scripts as in test_gang.py."""
 
+from dataclasses import replace
+
 import pytest
 from tests.gang.test_gang import Drive
 from tests.gang.test_spares import lost
@@ -171,32 +173,30 @@ def verdict(cause: str, node: str) -> Verdict:
 
 
 NODES = {"h0": 1, "h1": 1, "h2": 1}
+LOST_H1 = Tried(verdict("node-network-down", "h1"), 40, unusable_nodes=("h1",), gone=("h1",))
 
 
 def test_the_loss_of_a_node_costs_no_retry_where_others_go_on() -> None:
-    tried = Tried(verdict("node-network-down", "h1"), 40, unusable_nodes=("h1",), gone=("h1",))
-    decision = decide([tried], Means(0, ranks=NODES, least=2))
+    decision = decide([LOST_H1], Means(0, ranks=NODES, least=2))
     assert (decision.kind, decision.leave_out, dict(decision.replace)) == ("retry", ("h1",), {})
     assert "2 of 3 nodes go on" in decision.reason
-    assert decide([tried], Means(0, ranks=NODES)).kind == "finish"
-    assert decide([tried], Means(0, ranks=NODES, least=3)).kind == "finish"
+    assert decide([LOST_H1], Means(0, ranks=NODES)).kind == "finish"
+    assert decide([LOST_H1], Means(0, ranks=NODES, least=3)).kind == "finish"
 
 
 def test_a_spare_comes_first() -> None:
-    tried = Tried(verdict("node-network-down", "h1"), 40, unusable_nodes=("h1",), gone=("h1",))
-    decision = decide([tried], Means(1, ranks=NODES, least=2, spares={"h3": None}))
+    decision = decide([LOST_H1], Means(1, ranks=NODES, least=2, spares={"h3": None}))
     assert dict(decision.replace) == {"h1": "h3"} and not decision.leave_out
 
 
 def test_a_node_that_stands_in_is_not_taken_in_too() -> None:
-    tried = Tried(verdict("node-network-down", "h1"), 40, unusable_nodes=("h1",), gone=("h1",))
     ready = {"h3": None, "h4": None}
-    decision = decide([tried], Means(1, ranks=NODES, least=2, spares=ready, newcomers=("h3", "h4")))
+    decision = decide([LOST_H1], Means(1, ranks=NODES, least=2, spares=ready, newcomers=("h3", "h4")))
     assert dict(decision.replace) == {"h1": "h3"} and decision.take_in == ("h4",)
 
 
 def test_the_same_node_at_the_same_step_ends_the_run() -> None:
-    tried = Tried(verdict("node-network-down", "h1"), 40, unusable_nodes=("h1",), gone=("h1",), left_nodes=True)
+    tried = replace(LOST_H1, left_nodes=True)
     assert decide([tried, tried], Means(3, ranks=NODES, least=2)).kind == "finish"
 
 

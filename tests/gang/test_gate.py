@@ -42,8 +42,7 @@ def controller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Controller
     controller.context.__dict__["local_nodes"] = frozenset()  # as nodes that are elsewhere: nothing is in place
     for number, node in enumerate(controller.roster.nodes.values()):
         node.ranks = {number: RankState(number, 0)}
-        if hasattr(node, "owned"):
-            node.owned.add(number)
+        node.owned.add(number)
     return controller
 
 

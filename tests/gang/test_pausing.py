@@ -96,20 +96,6 @@ def test_a_loop_that_is_held_has_its_place_noted_and_its_beats_sent() -> None:
     assert place == "runs/regular"
 
 
-def test_where_a_thread_is_is_named_by_its_module() -> None:
-    frames: list[FrameType | None] = []
-
-    class Probe:
-        def __fspath__(self) -> str:
-            frames.append(inspect.currentframe())
-            raise OSError
-
-    with contextlib.suppress(OSError):
-        open_regular(Probe())  # type: ignore[arg-type]
-    assert _place(frames[0]) == "runs/regular"
-    assert _place(None) == ""
-
-
 def test_a_file_that_the_agents_open_for_others_is_the_place_of_who_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,7 @@
 """The judgement across nodes: who is odd against the majority, and how it is said."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from allranks.preflight.check import read_check
 from allranks.preflight.compare import by_odd_nodes, differences, split
 from allranks.preflight.typed_facts import Request
 
@@ -82,8 +79,3 @@ def test_differences_of_the_same_nodes_stand_together() -> None:
 def test_target_is_what_the_user_gave() -> None:
     assert Request({"target": "--slurm"}).target == "--slurm"
     assert Request({}).target == "--hosts HOSTS"
-
-
-def test_a_module_without_a_judge_is_refused() -> None:
-    with pytest.raises(ValueError, match="judge"):
-        read_check(SimpleNamespace(ID="driver", GROUP="host", LEVEL="quick"))

@@ -4,6 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -49,33 +50,27 @@ class Other:
         assert self._process.stdout is not None
         self.nodes = self._process.stdout.readline().split()
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._process.kill()
         self._process.communicate()
 
 
 def test_the_second_takes_what_is_free(job: str) -> None:
-    other = Other(job, 2)
-    try:
+    with closing(Other(job, 2)) as other:
         assert other.nodes == ["h1", "h2"]
         assert claim(job, NODES, 2) == (["h3", "h4"], ["h1", "h2"])
         assert [is_ours(job, name) for name in NODES] == [False, False, True, True]
         assert claim(f"{job}0", NODES, 1) == (["h1"], []), "another job's nodes are others"
-    finally:
-        other.end()
 
 
 def test_what_is_short_is_shared_and_known(job: str) -> None:
-    other = Other(job, 3)
-    try:
+    with closing(Other(job, 3)):
         assert claim(job, NODES, 2) == (["h4"], ["h1", "h2", "h3"])
         assert claim(job, NODES, None) == (["h4"], ["h1", "h2", "h3"]), "ours is ours when it is asked for again"
-    finally:
-        other.end()
 
 
 def test_a_killed_controller_gives_its_nodes_back(job: str) -> None:
-    Other(job, 4).end()
+    Other(job, 4).close()
     assert claim(job, NODES, None) == (NODES, [])
 
 

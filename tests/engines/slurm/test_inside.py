@@ -69,47 +69,32 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     return ask
 
 
+LOST, ENDED = "node-network-down", "slurm-config"
+
+
+def over(code: int, number: int, reason: str = "", restarts: int = 0, state: str = "COMPLETING") -> SlurmJob:
+    return SlurmJob("7", state, reason, exit_code=code, exit_signal=number, restarts=restarts)
+
+
+COMPLETES = over(0, 0)
+LAUNCH_FAILED = over(0, 10, "JobLaunchFailure")
+NOT_ZERO = over(3, 0, "NonZeroExitCode", state="FAILED")
+
+
 @pytest.mark.parametrize(
     ("job", "printed", "cause", "says"),
     [
-        pytest.param(
-            SlurmJob("7", "COMPLETING", "NodeDown", exit_code=0, exit_signal=15), BATCH_HOST_FAILED,
-            "node-network-down", "h3 failed", id="batch host failed",
-        ),
-        pytest.param(
-            SlurmJob("7", "COMPLETING", exit_code=0, exit_signal=0, restarts=1), BATCH_HOST_FAILED,
-            "node-network-down", "h3 failed", id="batch host failed, requeued",
-        ),
-        pytest.param(
-            SlurmJob("7", "COMPLETING", exit_code=0, exit_signal=0, restarts=1), NODE_OF_THE_STEP_FAILED,
-            "node-network-down", "h4 failed", id="another node failed, requeued",
-        ),
-        pytest.param(
-            SlurmJob("7", "COMPLETING", "JobLaunchFailure", exit_code=0, exit_signal=10), STEP_FAILED,
-            "slurm-config", "batch script was ended by SIGUSR1", id="script ended by a signal",
-        ),
-        pytest.param(
-            SlurmJob("7", "FAILED", "NonZeroExitCode", exit_code=3, exit_signal=0), STEP_FAILED,
-            "slurm-config", "batch script ended (exit code 3)", id="script ended with a code",
-        ),
-        pytest.param(
-            SlurmJob("7", "COMPLETING", exit_code=0, exit_signal=0), STEP_CANCELLED,
-            "slurm-config", "batch script ended (exit code 0)", id="script ended well",
-        ),
-        pytest.param(
-            SlurmJob("7", "COMPLETING", exit_code=0, exit_signal=15), STEP_CANCELLED,
-            "slurm-cancelled", "was cancelled", id="cancelled",
-        ),
-        pytest.param(
-            SlurmJob("7", "COMPLETING", exit_code=143, exit_signal=0), STEP_CANCELLED,
-            "slurm-cancelled", "was cancelled", id="cancelled, with a trap in the script",
-        ),
-        pytest.param(
-            SlurmJob("7", "COMPLETING", exit_code=0, exit_signal=0, restarts=1), "",
-            "slurm-preempted-or-timeout", "back into the queue", id="requeued",
-        ),
+        pytest.param(over(0, 15, "NodeDown"), BATCH_HOST_FAILED, LOST, "h3 failed", id="batch host failed"),
+        pytest.param(over(0, 0, restarts=1), BATCH_HOST_FAILED, LOST, "h3 failed", id="batch host failed, requeued"),
+        pytest.param(over(0, 0, restarts=1), NODE_OF_THE_STEP_FAILED, LOST, "h4 failed", id="another node, requeued"),
+        pytest.param(LAUNCH_FAILED, STEP_FAILED, ENDED, "script was ended by SIGUSR1", id="script ended by a signal"),
+        pytest.param(NOT_ZERO, STEP_FAILED, ENDED, "script ended (exit code 3)", id="script ended with a code"),
+        pytest.param(COMPLETES, STEP_CANCELLED, ENDED, "script ended (exit code 0)", id="script ended well"),
+        pytest.param(over(0, 15), STEP_CANCELLED, "slurm-cancelled", "was cancelled", id="cancelled"),
+        pytest.param(over(143, 0), STEP_CANCELLED, "slurm-cancelled", "was cancelled", id="cancelled, with a trap"),
+        pytest.param(over(0, 0, restarts=1), "", "slurm-preempted-or-timeout", "back into the queue", id="requeued"),
     ],
-)  # fmt: skip
+)
 def test_how_the_job_ended(asked: Any, job: SlurmJob, printed: str, cause: str, says: str) -> None:
     finding = asked(job, printed)
     assert finding is not None and finding.id == cause, finding
@@ -119,9 +104,8 @@ def test_how_the_job_ended(asked: Any, job: SlurmJob, printed: str, cause: str, 
 
 def test_the_own_end_of_a_script_counts_only_below_one(asked: Any) -> None:
     """`exec allranks` is the script, and salloc has none: there a job that completes was cancelled."""
-    job = SlurmJob("7", "COMPLETING", exit_code=0, exit_signal=0)
-    assert asked(job, STEP_CANCELLED, parent="slurmstepd: [7.batch]").id == "slurm-cancelled"
-    assert asked(job, STEP_CANCELLED, batch=False).id == "slurm-cancelled"
+    assert asked(COMPLETES, STEP_CANCELLED, parent="slurmstepd: [7.batch]").id == "slurm-cancelled"
+    assert asked(COMPLETES, STEP_CANCELLED, batch=False).id == "slurm-cancelled"
 
 
 def test_a_signal_name_in_the_fix_is_one_that_sh_takes() -> None:

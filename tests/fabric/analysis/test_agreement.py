@@ -11,7 +11,6 @@ from allranks.fabric.analysis.agreement import (
     RankVerdict,
     agree,
     describe_hang,
-    late_rank,
     silent_ranks,
     split_arrived,
 )
@@ -48,11 +47,6 @@ def test_skipped_on_some_ranks_is_no_skip() -> None:
     assert (agree("x", [skip, skip]).status, agree("x", [skip, skip]).reason) == ("skip", "why")
     row = agree("x", [skip, PASS])
     assert row.status == "fail" and row.broken and "on rank 0: why" in row.reason
-
-
-def test_lateness() -> None:
-    assert late_rank([0.1, 0.2, 5.0, 0.1]) == LateRank(2, 4.9)
-    assert late_rank([0.1, 0.2, 0.9, 0.1]) is None
 
 
 def test_who_had_not_arrived() -> None:

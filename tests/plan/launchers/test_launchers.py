@@ -11,7 +11,7 @@ from allranks.cluster import Node
 from allranks.cluster.nodes import virtual_cluster
 from allranks.errors import ConfigError, UsageError
 from allranks.plan.environment import NodeLaunch, Place, rank_environment
-from allranks.plan.launchers import LAUNCHERS, deepspeed
+from allranks.plan.launchers import LAUNCHERS
 from allranks.plan.launchers.config_keys import launcher_settings, needed_modules
 from allranks.plan.launchers.deepspeed import hostfile
 from allranks.plan.launchers.training_command import out_of_reach, read_training
@@ -203,7 +203,6 @@ def test_a_hostfile_gives_every_node_its_ranks(counts: list[int], lines: list[st
         assert (sum(slots[:index]), slots[index], sum(slots)) == (first, count, world)
         assert lines is None or [str(s) for s in slots] == lines
         first += count
-    assert callable(deepspeed)
 
 
 def test_the_configurations_that_a_command_names() -> None:
