@@ -14,7 +14,7 @@ import time
 from functools import partial
 
 import pytest
-from tests.hosts.waiting import BOUND
+from tests.hosts.waiting import BOUND, wait_until
 
 from allranks.agent.dial import Tries
 from allranks.agent.tls import Encryption
@@ -73,10 +73,7 @@ class Meeting:
         self.listener.finish(0, "over")
 
     def until(self, condition):
-        end = time.monotonic() + BOUND
-        while not condition():
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_until(condition)
 
 
 def shaken(sock, encryption=None):

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.test_dialled import HEADER
 from tests.hosts.waiting import BOUND
 from tests.ports import free_port
 
 from allranks.engines import join
 from allranks.engines.dialled import NotYet, Refuse, Seat
 from allranks.protocol.controls import HelloControl
-from allranks.protocol.header import AgentHeader
-
-HEADER = AgentHeader("agent", "x", "node_01", "x/node_01", lease=30.0, grace=1.0)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,6 @@ class Tap:
         self._socket.close()
 
 
-ENCRYPTED = "is encrypted (TLS)"
 def test_a_node_that_is_awaited_is_taken_back_from_its_own_host_alone() -> None:
     """A scheduler that started the command again was refused, as the run had begun."""
     hello = HelloControl(1, "h2", "first", nnodes="2")
@@ -99,6 +96,7 @@ def test_a_node_that_is_awaited_is_taken_back_from_its_own_host_alone() -> None:
         admission({1: seat}, again._replace(hostname="h3"), "10.0.0.3")
 
 
+ENCRYPTED = "is encrypted (TLS)"
 CLEAR = "is authenticated, not encrypted: node 0 cannot encrypt"
 
 

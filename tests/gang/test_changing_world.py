@@ -51,9 +51,7 @@ def test_the_master_can_be_the_lost_one() -> None:
 
 
 def test_a_lost_node_is_reached_again_until_it_is_there_and_stands_by() -> None:
-    drive = shrunk().proved()
-    drive.started("0")
-    drive.started("1")
+    drive = shrunk().running()
     assert drive.unreachable("h1") == ["reach>h1 in 2 s"]
     drive.tick("40")
     assert drive.unreachable("h1") == ["reach>h1 in 10 s"], "more and more rarely"
@@ -67,23 +65,12 @@ def test_a_lost_node_is_reached_again_until_it_is_there_and_stands_by() -> None:
 
 
 def back(drive: Drive) -> Drive:
-    drive.proved()
+    """h1 stands by again."""
+    drive.running()
     for rank in "01":
-        drive.started(rank)
         drive.entered(rank)
         drive.initialised(rank)
-    drive.hello("h1")
-    drive.facts("h1")
-    return drive
-
-
-def ended_for_growth(drive: Drive) -> None:
-    for rank in "01":
-        drive.exit(rank, "signal=15", expected=True)
-    for name in drive.names:
-        drive.ended(name)
-        drive.drained(name)
-    assert drive.roster.state is State.OVER
+    return gathered(drive, "h1")
 
 
 def test_at_once_the_attempt_ends_and_all_have_a_place() -> None:
@@ -91,7 +78,9 @@ def test_at_once_the_attempt_ends_and_all_have_a_place() -> None:
     drive.tick()
     words = drive.tick(str(SETTLES))
     assert words == ["regrow", "ending", "end>h0", "end>h2"]
-    ended_for_growth(drive)
+    for rank in "01":
+        drive.exit(rank, "signal=15", expected=True)
+    drive.through_the_end()
     assert drive.gang.world.has_regrown
     words = drive.follow(Decision("regrow", take_in=("h1",)))
     assert words == ["attempt-start", "node-taken-in", "world", "listen>h0"]

@@ -2,11 +2,11 @@
 
 import os
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.hosts.waiting import wait_until
 
 from allranks.cluster.nodes import virtual_cluster
 from allranks.engines.ssh import ssh_reach
@@ -76,10 +76,7 @@ def test_a_bug_of_ours_ends_everything(tmp_path: Path, monkeypatch: pytest.Monke
     result = encode(session.run())
     assert (result["exit"], result["verdict"]["cause"], result["verdict"]["where"]) == (70, "internal-error", {})
     assert "ZeroDivisionError: a bug (test_controller.py:" in result["verdict"]["message"]
-    deadline = time.monotonic() + 60
-    while left(tmp_path / "work") and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert left(tmp_path / "work") == []
+    wait_until(lambda: not left(tmp_path / "work"), 60.0, "the end of all processes")
 
 
 @pytest.mark.parametrize("check", [True, False])

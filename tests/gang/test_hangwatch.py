@@ -1,6 +1,5 @@
 """Hangs as the gang sees them: when it looks, twice, what it then says, and when it keeps quiet."""
 
-from dataclasses import replace
 from typing import Any
 
 from tests.diagnose.hangs.test_attribute import at, in_collective
@@ -19,7 +18,7 @@ class Hang(Drive):
     """A running gang of three hosts with a rank each, in which time passes without a sign."""
 
     def __init__(self, **spec: Any) -> None:
-        super().__init__(hang_timeout=60.0, **spec)
+        super().__init__(**{"hang_timeout": 60.0, **spec})
         self.running()
         for rank in ("0", "1", "2"):
             self.initialised(rank)
@@ -172,8 +171,7 @@ def test_a_rank_that_is_stopped_while_the_others_end_is_an_answer() -> None:
 
 def test_ranks_whose_groups_give_up_sooner_are_looked_at_before() -> None:
     """NCCL's watchdog aborts after 100 s: in the middle with the recorders, and again shortly before."""
-    drive = Hang()
-    drive.roster.spec = replace(drive.roster.spec, limits=replace(drive.roster.spec.limits, hang_timeout=600.0))
+    drive = Hang(hang_timeout=600.0)
     drive.compares = False  # with its log: this limit is of no rank
     drive.roster.note_limit(100.0)
     assert drive.quiet(49) == []
@@ -189,8 +187,7 @@ def test_ranks_whose_groups_give_up_sooner_are_looked_at_before() -> None:
 
 
 def test_a_hang_after_a_long_step_is_looked_at_before_the_groups_give_up() -> None:
-    drive = Hang()
-    drive.roster.spec = replace(drive.roster.spec, limits=replace(drive.roster.spec.limits, hang_timeout=600.0))
+    drive = Hang(hang_timeout=600.0)
     drive.compares = False  # with its log: this limit is of no rank
     drive.roster.note_limit(100.0)
     for seconds in (50, 35):
@@ -272,22 +269,15 @@ def test_with_a_pattern_counters_are_no_sign_of_life_and_are_told_of() -> None:
 # -- what the second look brings -----------------------------------------------------------------------
 
 
-def test_the_second_look_asks_for_the_recorders() -> None:
-    drive = Hang()
-    drive.quiet(60)
-    assert drive.last("stacks")["ask"] == "look"
-    drive.answer(h0=WAITS, h1=LOADS, h2=WAITS)
-    drive.quiet(GAP)
-    assert drive.last("stacks")["ask"] == "dump"
-
-
 def test_recorders_and_ras_are_evidence() -> None:
     drive = Hang()
     pid = next(iter(drive.roster.nodes["h1"].ranks.values())).pid
     text = f"Warnings\n========\n\n#0-0 (ab) MISMATCH\n  Rank 1 -- GPU 0 managed by process {pid} on node h1\n"
     drive.quiet(60)
+    assert drive.last("stacks")["ask"] == "look"
     drive.answer(h0=WAITS, h1=LOADS, h2=WAITS)
     drive.quiet(GAP)
+    assert drive.last("stacks")["ask"] == "dump", "the second look asks for the recorders"
     for name in ("h0", "h1", "h2"):
         rank = next(iter(drive.roster.nodes[name].ranks))
         entries = [(1, True), (2, False)] if name != "h1" else [(1, True)]

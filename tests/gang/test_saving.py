@@ -116,11 +116,15 @@ class Rig:
         """Until nothing is under way."""
         self.collect()
         while self.orders or self.answers:
-            for _ in range(len(self.orders)):
-                self.deliver_order()
-            for _ in range(len(self.answers)):
-                self.deliver_answer()
-            self.collect()
+            self.deliver_round()
+
+    def deliver_round(self) -> None:
+        """All that is under way, and take the orders that come of it."""
+        while self.orders:
+            self.deliver_order()
+        while self.answers:
+            self.deliver_answer()
+        self.collect()
 
     def look(self) -> None:
         for agent in self.agents.values():
@@ -294,11 +298,7 @@ def test_answers_that_are_old_agree_on_nothing(rig: Rig) -> None:
     """Ranks wait at a proposal for a while only: what was true of them may not be so any more."""
     rig.ask()
     rig.collect()
-    while rig.orders:
-        rig.deliver_order()
-    while rig.answers:
-        rig.deliver_answer()
-    rig.collect()
+    rig.deliver_round()
     while rig.orders:
         rig.deliver_order()
     rig.drive.now += 30

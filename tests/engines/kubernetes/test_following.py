@@ -246,8 +246,11 @@ class Cluster(Kubectl):
         return json.dumps({"items": self.objects.get(words[1], [])})
 
 
+Followed = tuple[following.PodsFollower, Cluster, RunDirectory]
+
+
 @pytest.fixture
-def followed(tmp_path: Path) -> tuple[following.PodsFollower, Cluster, RunDirectory]:
+def followed(tmp_path: Path) -> Followed:
     directory = RunDirectory.create(tmp_path, "demo", time.time())
     where = {"engine": "kubernetes", "name": "demo", "kind": "job", "nodes": 2}
     directory.write_document("run.json", {"run": directory.name, "engine": where, "started": time.time()})
@@ -258,7 +261,7 @@ def followed(tmp_path: Path) -> tuple[following.PodsFollower, Cluster, RunDirect
 
 
 def test_a_run_ends_also_where_its_objects_cannot_be_removed(
-    followed: tuple[following.PodsFollower, Cluster, RunDirectory], monkeypatch: pytest.MonkeyPatch
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The follower died of kubectl's error, and the run stayed `orphaned` without its result."""
     one, _, directory = followed
@@ -269,9 +272,7 @@ def test_a_run_ends_also_where_its_objects_cannot_be_removed(
     assert result["exit"] == 1 and "allranks/run=demo" in result["left"]["demo"][0]["command"]
 
 
-def test_a_stop_that_the_cluster_did_not_hear_is_said_again(
-    followed: tuple[following.PodsFollower, Cluster, RunDirectory],
-) -> None:
+def test_a_stop_that_the_cluster_did_not_hear_is_said_again(followed: Followed) -> None:
     one, cluster, _ = followed
     one.stop()
     one.turn()
@@ -285,9 +286,7 @@ def test_a_stop_that_the_cluster_did_not_hear_is_said_again(
     assert cluster.asked.count("delete") == 2
 
 
-def test_a_stop_that_the_cluster_never_hears_ends(
-    followed: tuple[following.PodsFollower, Cluster, RunDirectory], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_that_the_cluster_never_hears_ends(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     one, _, _ = followed
     one.stop()
     assert one.turn() is None
@@ -298,11 +297,7 @@ def test_a_stop_that_the_cluster_never_hears_ends(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_the_signal_that_ended_a_follower_is_its_exit_code(
-    followed: tuple[following.PodsFollower, Cluster, RunDirectory],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    number: int,
-    code: int,
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, code: int
 ) -> None:
     one, cluster, directory = followed
     cluster.away = False
@@ -323,9 +318,7 @@ def test_the_signal_that_ended_a_follower_is_its_exit_code(
     assert capsys.readouterr().out.count("SIGUSR1 is not passed on: kubernetes runs take no signals") == 1
 
 
-def test_reasons_of_pods_that_take_turns_are_said_once(
-    followed: tuple[following.PodsFollower, Cluster, RunDirectory], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reasons_of_pods_that_take_turns_are_said_once(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scheduler counts machines again at each try, and the follower printed two reasons in turns for hours."""
     one, cluster, directory = followed
     cluster.away = False
@@ -344,9 +337,7 @@ def test_reasons_of_pods_that_take_turns_are_said_once(
         ({}, "spec.suspend is true"),
     ],
 )
-def test_a_run_that_a_queue_holds_says_so(
-    followed: tuple[following.PodsFollower, Cluster, RunDirectory], labels: dict[str, str], why: str
-) -> None:
+def test_a_run_that_a_queue_holds_says_so(followed: Followed, labels: dict[str, str], why: str) -> None:
     """Kueue suspends the Job, no pod is made, and the follower said "not made yet" alone."""
     one, cluster, directory = followed
     cluster.away = False

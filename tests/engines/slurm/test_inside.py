@@ -54,14 +54,28 @@ def allocation(batch: bool = True, made_by_allranks: bool = False) -> Allocation
     return Allocation("7", NODES, batch=batch, made_by_allranks=made_by_allranks)
 
 
+BATCH, SHELL = allocation(), allocation(batch=False)
+
+
+@pytest.fixture(autouse=True)
+def kill_wait_of_6_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach_module.jobs, "kill_wait", lambda: 6)
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`asked(job, printed, …)`: the finding of a run whose orderly end a SIGTERM of Slurm's began."""
 
-    def ask(job: SlurmJob, printed: str, batch: bool = True, parent: str = "/bin/bash job.sh") -> Finding | None:
-        monkeypatch.setattr(reach_module.jobs, "kill_wait", lambda: 6)
+    def ask(
+        job: SlurmJob,
+        printed: str = "",
+        where: Allocation = BATCH,
+        parent: str = "/bin/bash job.sh",
+        warned_t: float | None = None,
+    ) -> Finding | None:
         monkeypatch.setattr(reach_module, "command_of", lambda pid: parent)
-        engine = StepReach(RunSpec(), [], allocation(batch))
+        engine = StepReach(RunSpec(), [], where)
+        engine.warned_t = warned_t
         monkeypatch.setattr(engine, "printed", lambda: printed)
         monkeypatch.setattr(engine, "_look", lambda: job)
         return engine.finding(is_stopped=True)
@@ -105,7 +119,7 @@ def test_how_the_job_ended(asked: Any, job: SlurmJob, printed: str, cause: str, 
 def test_the_own_end_of_a_script_counts_only_below_one(asked: Any) -> None:
     """`exec allranks` is the script, and salloc has none: there a job that completes was cancelled."""
     assert asked(COMPLETES, STEP_CANCELLED, parent="slurmstepd: [7.batch]").id == "slurm-cancelled"
-    assert asked(COMPLETES, STEP_CANCELLED, batch=False).id == "slurm-cancelled"
+    assert asked(COMPLETES, STEP_CANCELLED, SHELL).id == "slurm-cancelled"
 
 
 def test_a_signal_name_in_the_fix_is_one_that_sh_takes() -> None:
@@ -159,15 +173,14 @@ def test_whose_script_it_is() -> None:
     ("where", "says", "says_not"),
     [
         (allocation(made_by_allranks=True), ["scancel leaves", "`allranks stop`"], ["time limit", "#SBATCH"]),
-        (allocation(), ["time limit", f"#SBATCH --signal=B:{WARNING_SIGNAL}@45", "exec allranks run"], ["salloc"]),
-        (allocation(batch=False), ["time limit", "salloc --signal=USR1@"], ["#SBATCH", "--sbatch"]),
+        (BATCH, ["time limit", f"#SBATCH --signal=B:{WARNING_SIGNAL}@45", "exec allranks run"], ["salloc"]),
+        (SHELL, ["time limit", "salloc --signal=USR1@"], ["#SBATCH", "--sbatch"]),
     ],
     ids=["made by allranks", "own script", "salloc"],
 )  # fmt: skip
 def test_a_short_kill_wait_is_said_with_what_helps_there(
-    monkeypatch: pytest.MonkeyPatch, where: Allocation, says: list[str], says_not: list[str]
+    where: Allocation, says: list[str], says_not: list[str]
 ) -> None:
-    monkeypatch.setattr(reach_module.jobs, "kill_wait", lambda: 6)
     (note,) = StepReach(RunSpec(), [], where).remarks()
     assert "6 s" in note and all(text in note for text in says), note
     assert not any(text in note for text in says_not), note
@@ -176,32 +189,20 @@ def test_a_short_kill_wait_is_said_with_what_helps_there(
 
 @pytest.mark.parametrize(
     ("where", "option"),
-    [(allocation(made_by_allranks=True), "--sbatch --time"), (allocation(), "#SBATCH --time"),
-     (allocation(batch=False), "salloc --time")],
-)  # fmt: skip
-def test_the_fix_of_a_time_limit_names_an_option_that_is_there(
-    monkeypatch: pytest.MonkeyPatch, where: Allocation, option: str
-) -> None:
-    monkeypatch.setattr(reach_module.jobs, "kill_wait", lambda: 6)
-    engine = StepReach(RunSpec(), [], where)
-    monkeypatch.setattr(engine, "_look", lambda: SlurmJob("7", "TIMEOUT", limit="00:01:00"))
-    finding = engine.finding(is_stopped=True)
-    assert finding is not None and option in finding.remedy
+    [(allocation(made_by_allranks=True), "--sbatch --time"), (BATCH, "#SBATCH --time"), (SHELL, "salloc --time")],
+)
+def test_the_fix_of_a_time_limit_names_an_option_that_is_there(asked: Any, where: Allocation, option: str) -> None:
+    finding = asked(SlurmJob("7", "TIMEOUT", limit="00:01:00"), where=where)
+    assert option in finding.remedy
     assert ("SIGTERM comes --stop-grace before the end" in finding.remedy) is where.made_by_allranks
 
 
 @pytest.mark.parametrize(("announced", "words"), [(-900, "preempted"), (-60, "time limit was nearly up")])
-def test_an_announced_end_is_told_by_when_it_was_announced(
-    monkeypatch: pytest.MonkeyPatch, announced: float, words: str
-) -> None:
+def test_an_announced_end_is_told_by_when_it_was_announced(asked: Any, announced: float, words: str) -> None:
     """Ranks may take minutes to end: the limit is nearer then than when Slurm sent its signal."""
     now = time.time()
-    engine = StepReach(RunSpec(), [], allocation())
-    engine.warned_t = now + 30 + announced
     end = datetime.fromtimestamp(now + 30).isoformat()
-    monkeypatch.setattr(engine, "_look", lambda: SlurmJob("7", "RUNNING", end=end))
-    finding = engine.finding(is_stopped=True)
-    assert finding is not None and words in finding.message
+    assert words in asked(SlurmJob("7", "RUNNING", end=end), warned_t=now + 30 + announced).message
 
 
 # -- heterogeneous jobs ----------------------------------------------------------------------------------
@@ -232,11 +233,10 @@ def test_ranks_have_what_slurm_leaves_them(
     monkeypatch: pytest.MonkeyPatch, job: SlurmJob, seconds: float | None
 ) -> None:
     """Two seconds less, in which the result is written."""
-    monkeypatch.setattr(reach_module.jobs, "kill_wait", lambda: 6)
     now = datetime.fromtimestamp(time.time()).isoformat()
     known = replace(job, preempt_time=now, grace_time=10) if job.preempted else job
     monkeypatch.setattr(reach_module.jobs, "look", lambda number: known)
-    left = StepReach(RunSpec(), [], allocation()).time_left()
+    left = StepReach(RunSpec(), [], BATCH).time_left()
     assert (left and round(left.seconds)) == seconds
 
 

@@ -5,7 +5,6 @@ ALLRANKS_GOLDEN=write writes the golden files again; look at the difference befo
 
 import base64
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.hosts.kubelet import expanded
+from tests.plan.render.test_slurm import golden
 
 from allranks.diagnose.pod_states import read_pods, troubles
 from allranks.engines.kubernetes import kubectl
@@ -36,7 +36,6 @@ from allranks.settings import RunSpec
 from allranks.settings.layers import resolve
 from allranks.settings.table import settings_of
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "kubernetes"
 KINDS = ("job", "jobset", "trainjob", "pods")
 PLAIN = RunSpec.of(command=("train.py", "--lr", "0.1"), name="demo", nodes=2, image="registry.local/train:1")
 POD_FILE = """
@@ -77,12 +76,16 @@ def one(found: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return next(d for d in found if d["kind"] == kind)
 
 
-def pod_specs(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The spec of every pod or pod template."""
+def templates(found: Any) -> list[dict[str, Any]]:
+    """Every pod, and every template of pods."""
     if isinstance(found, dict):
-        here = [found] if "containers" in found else []
-        return here + [s for value in found.values() for s in pod_specs(value)]
-    return [s for item in found for s in pod_specs(item)] if isinstance(found, list) else []
+        here = [found] if "containers" in (found.get("spec") or ()) else []
+        return here + [t for value in found.values() for t in templates(value)]
+    return [t for item in found for t in templates(item)] if isinstance(found, list) else []
+
+
+def pod_specs(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [template["spec"] for template in templates(found)]
 
 
 def variables(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -99,11 +102,7 @@ CASES = {**{kind: PLAIN.changed(kind=kind) for kind in KINDS}, "full": FULL,
 @pytest.mark.parametrize("case", CASES)
 def test_the_files_are_those_of_the_golden_directory(case: str) -> None:
     for name, text in rendered(CASES[case]).items():
-        path = GOLDEN / case / name
-        if os.environ.get("ALLRANKS_GOLDEN") == "write":
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        assert text == path.read_text(), f"{path} differs; see this file's docstring"
+        golden(f"kubernetes/{case}/{name}", text)
         assert "hunter2" not in text and "kind: Secret" not in text
 
 
@@ -328,14 +327,6 @@ def test_bare_pods_are_a_group_for_the_queue() -> None:
     assert {m["labels"][QUEUE] for m in found} == {"team"}
     plain = [d["metadata"] for d in documents(PLAIN.changed(kind="pods")) if d["kind"] == "Pod"]
     assert not any("kueue" in name for m in plain for name in m["labels"])
-
-
-def templates(found: Any) -> list[dict[str, Any]]:
-    """Every pod template."""
-    if isinstance(found, dict):
-        here = [found] if set(found) == {"metadata", "spec"} and "containers" in (found["spec"] or {}) else []
-        return here + [t for value in found.values() for t in templates(value)]
-    return [t for item in found for t in templates(item)] if isinstance(found, list) else []
 
 
 @pytest.mark.parametrize(

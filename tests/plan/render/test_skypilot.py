@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.hosts.waiting import BOUND
+from tests.plan.render.test_slurm import golden
 
 from allranks.errors import UsageError
 from allranks.plan.ranks import Plan
@@ -19,7 +20,6 @@ from allranks.plan.render import RENDERERS, RenderRequest
 from allranks.plan.render.skypilot import hidden_names, sky_task
 from allranks.settings import RunSpec
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "skypilot"
 CLOUD = RunSpec.of(command=("train.py", "--lr", "0.1"), name="demo", nodes=2, gpus="H100:8", infra="aws",
                 autostop=600.0, env={"NCCL_DEBUG": "INFO"}, forward=("HF_TOKEN",))  # fmt: skip
 PODS = CLOUD.changed(infra="k8s/my-context", image="registry.local/train:1", workdir="/workspace",
@@ -53,12 +53,8 @@ def test_the_file_is_that_of_the_golden_directory(case: str) -> None:
     for name, text in rendered(CASES[case]).items():
         if isinstance(text, bytes):
             assert (name, text) == ("allranks.pyz", b"zip")
-            continue
-        path = GOLDEN / f"{case}.yaml"
-        if os.environ.get("ALLRANKS_GOLDEN") == "write":
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        assert text == path.read_text(), f"{path} differs; ALLRANKS_GOLDEN=write writes it again"
+        else:
+            golden(f"skypilot/{case}.yaml", text)
 
 
 def test_secrets_are_asked_for_and_never_written() -> None:

@@ -17,7 +17,7 @@ from allranks.plan.render.slurm import batch_script
 from allranks.settings import RunSpec
 from allranks.settings.layers import resolve
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "slurm"
+GOLDEN = Path(__file__).parents[2] / "golden"
 SPECS = {
     "plain": RunSpec.of(command=("train.py",), nodes=4),
     "full": RunSpec.of(
@@ -38,22 +38,24 @@ def request(name: str) -> RenderRequest:
 
 
 def golden(name: str, text: str) -> None:
+    """Compare a text with its golden file."""
     path = GOLDEN / name
-    if os.environ.get("ALLRANKS_GOLDEN"):
+    if os.environ.get("ALLRANKS_GOLDEN") == "write":
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    assert text == path.read_text(), f"ALLRANKS_GOLDEN=1 writes {path} again"
+    assert text == path.read_text(), f"{path} differs; ALLRANKS_GOLDEN=write writes it again"
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_golden(name: str) -> None:
     files = RENDERERS["slurm"].render(request(name))
     assert files == RENDERERS["slurm"].render(request(name))
-    golden(f"{name}.sh", files["job.sh"])
+    golden(f"slurm/{name}.sh", files["job.sh"])
     assert "sesame" not in files["job.sh"]
 
 
 def test_golden_of_a_submitted_run() -> None:
-    golden("submitted.sh", batch_script(request("plain"), "/home/me/work/runs/run-20261121-120000"))
+    golden("slurm/submitted.sh", batch_script(request("plain"), "/home/me/work/runs/run-20261121-120000"))
 
 
 ROLES = """
