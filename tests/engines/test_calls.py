@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from tests.engines.test_dialled import BOUND, HEADER, Meeting, read
+from tests.hosts.waiting import wait_until
 
 from allranks.cluster import Node
 from allranks.engines.calls import CalledTransport, serve_channels
@@ -38,8 +39,7 @@ class Coordinator(Meeting):
 
     def control(self, sock: socket.socket, records: Records) -> dict[str, object]:
         """The next control message that a node gets."""
-        message: dict[str, object] = json.loads(read(sock, records)[0][1:])
-        return message
+        return dict(json.loads(read(sock, records)[0][1:]))
 
     def asked(self, node: Node = NODE, header: object = HEADER, seconds: float = BOUND) -> Future[Client]:
         """A command asks for a channel, as `exec` does."""
@@ -56,7 +56,7 @@ def coordinator() -> Iterator[Coordinator]:
 @pytest.mark.parametrize("header", [HEADER, FetchHeader("/data")], ids=["command", "fetch"])
 def test_a_node_dials_once_more_and_its_connection_is_the_channel(coordinator, header):
     node, records = coordinator.join(1)
-    coordinator.until(lambda: coordinator.listener.missing() == [2])
+    wait_until(lambda: coordinator.listener.missing() == [2])
     asked = coordinator.asked(header=header)
     call = coordinator.control(node, records)
     assert call["type"] == "call" and len(call["token"]) == 32
@@ -88,7 +88,7 @@ def test_a_call_is_answered_by_the_node_that_was_called_alone(coordinator):
     """Another member cannot take it over, decline it, or answer it twice."""
     node, records = coordinator.join(1)
     other, other_records = coordinator.join(2)
-    coordinator.until(lambda: coordinator.listener.missing() == [])
+    wait_until(lambda: coordinator.listener.missing() == [])
     asked = coordinator.asked()
     token = coordinator.control(node, records)["token"]
     words = {"type": "declined", "token": token, "message": "never"}

@@ -72,9 +72,6 @@ class Meeting:
             sock.close()
         self.listener.finish(0, "over")
 
-    def until(self, condition):
-        wait_until(condition)
-
 
 def shaken(sock, encryption=None):
     """The records after a handshake, and what the node's side of it sent."""
@@ -112,7 +109,7 @@ def gone(sock):
 
 def test_a_channel_carries_bytes_both_ways_and_a_new_one_replaces_it(meeting):
     node, records = meeting.join(1)
-    meeting.until(lambda: meeting.listener.missing() == [2])
+    wait_until(lambda: meeting.listener.missing() == [2])
     first = meeting.open(1, HEADER)
     opened = json.loads(read(node, records)[0][1:])
     assert (opened["type"], opened["header"]) == ("open", encode(HEADER))
@@ -128,13 +125,13 @@ def test_a_channel_carries_bytes_both_ways_and_a_new_one_replaces_it(meeting):
     assert second.recv(100) == b"new"
     node.close()
     assert second.recv(100) == b""
-    meeting.until(lambda: meeting.listener.missing() == [1, 2])
+    wait_until(lambda: meeting.listener.missing() == [1, 2])
 
 
 def test_a_node_can_ask_for_the_end_and_hears_of_it(meeting):
     node, records = meeting.join(2)
     node.sendall(records.pack(b"C" + json.dumps({"type": "stop", "reason": "sigterm"}).encode()))
-    meeting.until(lambda: meeting.stops == ["sigterm"])
+    wait_until(lambda: meeting.stops == ["sigterm"])
     meeting.listener.say("hello all")
     assert b"hello all" in read(node, records)[0]
     ending = threading.Thread(target=meeting.listener.finish, args=(3, "so it ended"))
@@ -151,13 +148,13 @@ def test_a_node_that_hangs_up_has_left_once_its_host_answers_and_no_connection_c
     """kill -9 of a `join` was known after the lease alone."""
     for rank in (1, 2):
         meeting.join(rank)
-    meeting.until(lambda: meeting.listener.missing() == [])
+    wait_until(lambda: meeting.listener.missing() == [])
     meeting.sockets[0].close()
-    meeting.until(lambda: meeting.listener.missing() == [1])
+    wait_until(lambda: meeting.listener.missing() == [1])
     with pytest.raises(NodeHungUp):
         asyncio.run(meeting.listener.connect(1, HEADER, BOUND))
     meeting.sockets[1].close()
-    meeting.until(lambda: meeting.listener.missing() == [1, 2])
+    wait_until(lambda: meeting.listener.missing() == [1, 2])
     meeting.join(2)  # it was the connection alone
     assert meeting.open(2, HEADER)
 
@@ -175,42 +172,36 @@ def test_a_second_handshake_from_a_recording_gets_nothing(meeting):
     records, sent = shaken(sock)
     hello = records.pack(b"C" + json.dumps({"type": "hello", "rank": 1}).encode())
     sock.sendall(hello)
-    meeting.until(lambda: meeting.listener.missing() == [2])
+    wait_until(lambda: meeting.listener.missing() == [2])
     replayed = meeting.connect()
     replayed.sendall(sent + hello)
     assert gone(replayed)
     assert meeting.listener.missing() == [2] and meeting.stops == []
 
 
-def stranger(number, rng):
-    """One connection's bytes: noise, half a handshake, a record without one, something far too long."""
-    kind = number % 6
-    if kind == 0:
-        return rng.randbytes(rng.randrange(1, 200))
-    if kind == 1:
-        return HELLO + rng.randbytes(rng.randrange(0, 200))
-    if kind == 2:
-        return (HELLO + bytes(32))[: rng.randrange(1, 48)]
-    if kind == 3:
-        return struct.pack(">I", rng.randrange(2**32)) + rng.randbytes(40)
-    if kind == 4:
-        return HELLO + bytes(64) + rng.randbytes(4096)
-    return b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+STRANGERS = [  # noise, half a handshake, a record without one, something far too long
+    lambda rng: rng.randbytes(rng.randrange(1, 200)),
+    lambda rng: HELLO + rng.randbytes(rng.randrange(0, 200)),
+    lambda rng: (HELLO + bytes(32))[: rng.randrange(1, 48)],
+    lambda rng: struct.pack(">I", rng.randrange(2**32)) + rng.randbytes(40),
+    lambda rng: HELLO + bytes(64) + rng.randbytes(4096),
+    lambda rng: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+]
 
 
 def test_strangers_neither_start_nor_stop_anything(meeting):
     node, records = meeting.join(1)
-    meeting.until(lambda: meeting.listener.missing() == [2])
+    wait_until(lambda: meeting.listener.missing() == [2])
     channel = meeting.open(1, HEADER)
     number = json.loads(read(node, records)[0][1:])["number"]
     rng = random.Random(7)
     for i in range(120):
         with contextlib.suppress(OSError), meeting.connect() as sock:
-            sock.sendall(stranger(i, rng))
+            sock.sendall(STRANGERS[i % len(STRANGERS)](rng))
     assert meeting.stops == [] and meeting.listener.missing() == [2]
     node.sendall(records.pack(b"D" + struct.pack(">I", number) + b"still here"))
     assert channel.recv(100) == b"still here"
-    meeting.until(lambda: len(meeting.told) == 1)  # once for this peer, however often it came
+    wait_until(lambda: len(meeting.told) == 1)  # once for this peer, however often it came
     assert meeting.told[0].startswith("a connection from 127.0.0.1 was refused: ")
 
 
@@ -220,7 +211,7 @@ def test_idle_sockets_of_one_peer_keep_no_honest_node_out(source):
     with Meeting(51) as meeting:
         idle = [meeting.connect(source) for _ in range(300)]
         nodes = [meeting.join(rank) for rank in range(1, 51)]
-        meeting.until(lambda: meeting.listener.missing() == [])
+        wait_until(lambda: meeting.listener.missing() == [])
         kept = [sock for sock in idle if not ended(sock)]
         assert 0 < len(kept) <= 64 and kept == idle[-len(kept) :], "the oldest go first"
         assert len(nodes) == 50
@@ -242,7 +233,7 @@ def test_many_addresses_share_the_room_for_strangers(meeting):
     crowd = [meeting.connect("127.0.0.2") for _ in range(60)]
     others = [meeting.connect(f"127.0.{1 + i // 50}.{1 + i % 50}") for i in range(250)]
     _node, _ = meeting.join(1, source="127.9.0.1")  # the name keeps the connection
-    meeting.until(lambda: meeting.listener.missing() == [2])
+    wait_until(lambda: meeting.listener.missing() == [2])
     assert sum(ended(sock) for sock in crowd) >= 50 and not any(ended(sock) for sock in others)
 
 
@@ -262,19 +253,19 @@ def test_a_first_word_that_is_no_hello_is_refused_and_the_connection_ends(meetin
     with contextlib.suppress(OSError):
         sock.sendall(records.pack(first))
     assert gone(sock) and meeting.listener.missing() == [1, 2]
-    meeting.until(lambda: meeting.told)
+    wait_until(lambda: meeting.told)
 
 
 def test_what_a_node_says_of_itself_is_bounded(meeting):
     node, records = meeting.join(1, hostname="../../x\x1b[2J", instance="i" * 1000, nproc=4, nnodes="3", version="1/1")
-    meeting.until(lambda: meeting.listener.missing() == [2])
+    wait_until(lambda: meeting.listener.missing() == [2])
     hello = meeting.listener.seats[1].hello
     assert (hello.hostname, hello.instance, hello.nproc) == ("", "i" * 64, 4)
     assert (hello.nnodes, hello.version, hello.command, hello.script) == ("3", "1/1", "", "")
     node.sendall(records.pack(b'C{"type": "stop", "reason": "\\u001b[2J"}'))
     node.sendall(records.pack(b'C{"type": "close", "number": "x"}'))
     node.sendall(records.pack(b'C{"type": "stop", "reason": "ctrl-c"}'))
-    meeting.until(lambda: meeting.stops)
+    wait_until(lambda: meeting.stops)
     assert meeting.stops == ["ctrl-c"]
 
 
@@ -367,7 +358,7 @@ def test_a_node_gets_in_while_its_own_address_floods_the_port(meeting, caplog):
             meeting.sockets.append(connection.socket)
             connection.tell(HelloControl(rank))
             connection.send()
-        meeting.until(lambda: meeting.listener.missing() == [])
+        wait_until(lambda: meeting.listener.missing() == [])
         meeting.listener.finish(0, "over")
     finally:
         is_over.set()

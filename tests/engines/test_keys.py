@@ -98,30 +98,33 @@ class AsksOnCtrlC:
     view = View()
 
 
+@pytest.fixture
+def signals() -> Iterator[Signals]:
+    """With the question of Ctrl-C open."""
+    made = Signals()
+    os.kill(os.getpid(), signal.SIGINT)
+    yield made
+    made.restore()
+
+
 @pytest.mark.parametrize(
     ("number", "request_"), [(signal.SIGHUP, "leave"), (signal.SIGTERM, "stop"), (signal.SIGINT, "ctrl-c")]
 )
-def test_a_signal_answers_the_question_of_ctrl_c(terminal: Terminal, number: int, request_: str) -> None:
+def test_a_signal_answers_the_question_of_ctrl_c(
+    terminal: Terminal, signals: Signals, number: int, request_: str
+) -> None:
     """A terminal that was lost while the question was open cancelled the job, and a second Ctrl-C did nothing."""
     terminal.begin()
-    signals = Signals()
-    try:
-        os.kill(os.getpid(), signal.SIGINT)
-        later = threading.Timer(0.3, os.kill, (os.getpid(), number))
-        later.start()
-        assert following.read_request(signals, AsksOnCtrlC()) == request_
-        later.join()
-    finally:
-        signals.restore()
+    later = threading.Timer(0.3, os.kill, (os.getpid(), number))
+    later.start()
+    assert following.read_request(signals, AsksOnCtrlC()) == request_
+    later.join()
 
 
 @pytest.mark.parametrize(("typed", "request_"), [("c\n", "ctrl-c"), ("d\n", "leave"), ("x\n", None)])
-def test_a_word_answers_the_question_of_ctrl_c(terminal: Terminal, typed: str, request_: str | None) -> None:
+def test_a_word_answers_the_question_of_ctrl_c(
+    terminal: Terminal, signals: Signals, typed: str, request_: str | None
+) -> None:
     terminal.begin()
-    signals = Signals()
-    try:
-        os.kill(os.getpid(), signal.SIGINT)
-        terminal.type(typed)
-        assert following.read_request(signals, AsksOnCtrlC()) == request_
-    finally:
-        signals.restore()
+    terminal.type(typed)
+    assert following.read_request(signals, AsksOnCtrlC()) == request_

@@ -5,7 +5,7 @@ import secrets
 import sys
 
 from allranks.cluster import Node
-from allranks.engines.lent_ssh import StartAnswer, StartRequest, ask_door, lend_ssh
+from allranks.engines.lent_ssh import StartRequest, ask_door, lend_ssh
 from allranks.engines.ssh import SshTransport
 from allranks.gang.transport import Client
 from allranks.protocol.header import DialHeader
@@ -29,7 +29,8 @@ def test_only_nodes_of_the_list_are_reached_while_the_lender_is_there() -> None:
 
     async def ask(*nodes: str) -> list[str]:
         asked = (ask_door(name, StartRequest(node, HEADER, 10.0)) for node in nodes)
-        return [_said(answer) for answer in await asyncio.gather(*asked)]
+        findings = [answer.finding for answer in await asyncio.gather(*asked)]
+        return [f"{finding.id}: {finding.message}" for finding in findings if finding is not None]
 
     of_h2, of_h9 = asyncio.run(ask("h2", "h9"))
     assert of_h2.startswith("ssh-auth: h2")
@@ -37,8 +38,3 @@ def test_only_nodes_of_the_list_are_reached_while_the_lender_is_there() -> None:
     door.end()
     (at_the_end,) = asyncio.run(ask("h2"))
     assert at_the_end == ("ssh-unreachable: h2 cannot be reached: ssh from the machine that started the run has ended")
-
-
-def _said(answer: StartAnswer) -> str:
-    assert answer.finding is not None
-    return f"{answer.finding.id}: {answer.finding.message}"

@@ -5,7 +5,6 @@ import os
 import stat
 import subprocess
 import tarfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -75,13 +74,6 @@ def members(archive: Archive) -> dict[str, tarfile.TarInfo]:
         return {m.name: m for m in tar.getmembers()}
 
 
-def content(archive: Archive, name: str) -> bytes:
-    with tarfile.open(fileobj=io.BytesIO(archive.read(0, archive.tree.packed)), mode="r:gz") as tar:
-        file = tar.extractfile(name)
-        assert file is not None
-        return file.read()
-
-
 def refused(place: Path, spec: RunSpec = SPEC) -> str:
     with pytest.raises(UsageError) as found:
         pack_tree(spec, str(place))
@@ -100,7 +92,9 @@ def test_tracked_and_untracked_but_not_ignored(repo: Path) -> None:
 def test_an_uncommitted_change_is_what_travels(repo: Path) -> None:
     (repo / "train.py").write_text("changed = True\n")
     archive = pack_tree(SPEC, str(repo))
-    assert content(archive, "train.py") == b"changed = True\n"
+    with tarfile.open(fileobj=io.BytesIO(archive.read(0, archive.tree.packed)), mode="r:gz") as tar:
+        file = tar.extractfile("train.py")
+        assert file is not None and file.read() == b"changed = True\n"
     assert archive.tree.bytes == sum((repo / n).stat().st_size for n in names(repo))
 
 
@@ -393,19 +387,15 @@ def test_just_small_enough(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- packing -------------------------------------------------------------------------------------------
 
 
-def touched(files: Iterable[Path]) -> None:
-    for number, path in enumerate(files):
-        os.utime(path, (10 + number, 20 + number))
-        path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o044)
-
-
 def test_the_same_files_give_the_same_archive(repo: Path, tmp_path: Path) -> None:
     """Elsewhere, made in another order, at other times."""
     archive = pack_tree(SPEC, str(repo))
     first = archive.tree
     assert archive.read(3, 5) == bytes(5), "neither a name nor a time in gzip's header"
     other = committed(tmp_path / "elsewhere", "lib/model.py", "train.py")
-    touched((other / "train.py", other / "lib/model.py"))
+    for number, path in enumerate((other / "train.py", other / "lib/model.py")):
+        os.utime(path, (10 + number, 20 + number))
+        path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o044)
     second = pack_tree(SPEC, str(other)).tree
     assert (first.sha256, first.packed, first.files) == (second.sha256, second.packed, second.files)
     (other / "train.py").write_text("another\n")

@@ -13,7 +13,6 @@ from tests.hosts.waiting import BOUND, wait_until
 from tests.ports import free_port
 
 import allranks
-from allranks.cli.main import VERBS
 from allranks.engines import zipapp
 from allranks.plan.render.kubernetes import OBJECT_LIMIT
 
@@ -45,7 +44,7 @@ def test_a_bare_python_has_the_verbs_options(archive, verb):
     done, place = call(archive, verb, "--help")
     assert done.returncode == 0, done.stderr
     assert "--json" in done.stdout and f"Example: allranks {verb}" in " ".join(done.stdout.split())
-    assert verb in VERBS and list(place.iterdir()) == []  # what it unpacked is gone
+    assert list(place.iterdir()) == []  # what it unpacked is gone
 
 
 def test_it_says_how_it_was_made(archive):
@@ -78,18 +77,10 @@ def test_a_check_does_without_its_page(archive):
     assert " ok" in done.stdout and list(place.glob("runs/*/report.html")) == []
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        pytest.param(["join", "--nnodes", "two"], "--nodes: found 'two'", marks=pytest.mark.slow),
-        (["join", "--nnodes", "2", "--", "x.py"], "set --node-rank, --master-addr"),
-        pytest.param(["join", "--nods", "2"], "hint: --nodes N", marks=pytest.mark.slow),
-    ],
-)
-def test_wrong_use_is_exit_2_and_one_sentence(archive, words, said):
-    done, _ = call(archive, *words)
-    assert done.returncode == 2
-    assert done.stderr.startswith("allranks: ") and said in done.stderr and "Traceback" not in done.stderr
+def test_wrong_use_is_exit_2_and_one_sentence(archive):
+    done, _ = call(archive, "join", "--nnodes", "2", "--", "x.py")
+    assert done.returncode == 2 and done.stderr.startswith("allranks: ")
+    assert "set --node-rank, --master-addr" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -110,28 +110,21 @@ def test_a_mistake_of_ours_is_a_finding(tmp_path: Path) -> None:
     assert found.status == "unknown" and "failed itself" in found.message
 
 
-class Trains(Drive):
-    """A running gang of three hosts."""
-
-    def __init__(self, **spec: Any) -> None:
-        super().__init__(audit_data=10, **spec)
-        self.running()
-
-    def audited(self, *findings: Finding, attempt: int = 0) -> list[str]:
-        return self.feed(Audited(attempt, findings))
+def audited(drive: Drive, attempt: int = 0) -> list[str]:
+    return drive.feed(Audited(attempt, (BAD,)))
 
 
 def test_what_is_wrong_is_a_warning_and_the_run_goes_on() -> None:
-    drive = Trains()
-    assert drive.audited(BAD) == ["finding"]
+    drive = Drive(audit_data=10).running()
+    assert audited(drive) == ["finding"]
     assert drive.roster.state is State.RUNNING
     assert [(f.id, f.status) for f in drive.roster.findings if f.check] == [("data-same-samples", "warn")]
-    assert drive.audited(BAD, attempt=1) == [], "of another attempt"
+    assert audited(drive, attempt=1) == [], "of another attempt"
 
 
 def test_on_audit_stop_ends_the_run_with_a_verdict_of_its_own() -> None:
-    drive = Trains(on_audit="stop")
-    actions = drive.audited(BAD)
+    drive = Drive(audit_data=10, on_audit="stop").running()
+    actions = audited(drive)
     assert actions[0] == "finding" and "end>h0" in actions
     found = judge(Incident(0, 3, {"h0": (0,)}, findings=tuple(drive.roster.findings), detected_t=drive.now))
     assert found is not None and found.cause == "data-not-split" and found.finding.message == BAD.message

@@ -63,16 +63,15 @@ def test_a_node_is_clean_once_all_exits_are_known(tmp_path: Path) -> None:
     assert result["verdict"]["victims"] == [0]
 
 
-@pytest.mark.parametrize("where", ["judge", "output", "tick"])
-def test_a_bug_of_ours_ends_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    session = start(tmp_path, "sh", "-c", "echo hello; exec sleep 1000" if where != "judge" else "exit 3")
+@pytest.mark.parametrize("method", ["_judge", "_output", "_look_at_ranks"])
+def test_a_bug_of_ours_ends_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    session = start(tmp_path, "sh", "-c", "echo hello; exec sleep 1000" if method != "_judge" else "exit 3")
 
     def broken(*args: object) -> None:
-        if where != "tick" or any(r.pid for r in session.controller.gang.roster.ranks()):
+        if method != "_look_at_ranks" or any(r.pid for r in session.controller.gang.roster.ranks()):
             raise ZeroDivisionError("a bug")
 
-    names = {"judge": "_judge", "output": "_output", "tick": "_look_at_ranks"}
-    monkeypatch.setattr(session.controller, names[where], broken)
+    monkeypatch.setattr(session.controller, method, broken)
     result = encode(session.run())
     assert (result["exit"], result["verdict"]["cause"], result["verdict"]["where"]) == (70, "internal-error", {})
     assert "ZeroDivisionError: a bug (test_controller.py:" in result["verdict"]["message"]

@@ -32,12 +32,15 @@ from allranks.runs.nodeledger import NodeRecord, add_records, read_ledger
 from allranks.settings import RunSpec
 
 
+def controller_of(cluster: Cluster, place: Path, **target: Any) -> Controller:
+    spec = RunSpec.of(command=("true",), nproc=1, runs_dir=str(place / "runs"), **target)
+    return sessions.create(spec, cluster, ssh_reach(spec), dict(os.environ), str(place), OutputView).controller
+
+
 @pytest.fixture
 def controller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Controller:
     """Two nodes, each with one rank that runs."""
-    spec = RunSpec.of(command=("true",), local=2, nproc=1, runs_dir=str(tmp_path / "runs"))
-    session = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView)
-    controller = session.controller
+    controller = controller_of(virtual_cluster(2), tmp_path, local=2)
     controller.roster.state = State.RUNNING
     controller.context.__dict__["local_nodes"] = frozenset()  # as nodes that are elsewhere: nothing is in place
     for number, node in enumerate(controller.roster.nodes.values()):
@@ -141,10 +144,8 @@ def test_what_one_node_may_have_written_down_is_bounded_and_its_beats_are_heard(
 
 @pytest.mark.parametrize("name", ["h" * 3_000_000, "a\nVERDICT all is well", "$(reboot)", "a\u202eb", "../x"])
 def test_what_no_host_is_called_is_no_name(tmp_path: Path, name: str) -> None:
-    spec = RunSpec.of(command=("true",), hosts="10.9.9.9", nproc=1, runs_dir=str(tmp_path / "runs"))
     cluster = Cluster((Node(0, "10.9.9.9", "10.9.9.9"),), "--hosts")
-    session = sessions.create(spec, cluster, ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView)
-    controller = session.controller
+    controller = controller_of(cluster, tmp_path, hosts="10.9.9.9")
     (member,) = controller.links.members.values()
     controller.take_frames(member, [{"type": "hello", "protocol": 1, "node_dir": "/tmp/a", "hostname": name}])
     assert [m.node.name for m in controller.links.members.values()] == ["10.9.9.9"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.gang.test_gang import Drive
+from tests.gang.test_groups import report
 
 from allranks.gang.channel import pipe_of
 from allranks.protocol.frames import RANK_LOG, Stream
@@ -54,7 +55,7 @@ def calls_by_word(nodes: int) -> dict[str, int]:
     drive.listening()
     calls["proof of all"] = calls_of(lambda: [drive.probed(name) for name in names])
     all_say("started", drive.started, ranks)
-    all_say("initialised", drive.initialised, ranks)
+    all_say("initialised", lambda rank: report(drive, int(rank), "initialised", 2 * nodes), ranks)
     drive.exit("1", "code=1")
     all_say("ended", drive.ended, names)
     all_say("drained", drive.drained, names)

@@ -49,10 +49,6 @@ class Hang(Drive):
         return self.quiet(0.2)
 
 
-def names(drive: Drive) -> list[str]:
-    return list(drive.roster.nodes)
-
-
 def test_the_first_look_comes_with_the_limit() -> None:
     drive = Hang()
     assert drive.quiet(59) == []
@@ -98,7 +94,7 @@ def test_ranks_that_another_launcher_has_started_are_judged_too() -> None:
     answers = [{0: WAITS, 1: WAITS}, {2: WAITS, 3: LOADS}, {4: WAITS, 5: WAITS}]
     drive.quiet(60)
     for _ in range(2):
-        for name, ranks in zip(names(drive), answers, strict=True):
+        for name, ranks in zip(drive.names, answers, strict=True):
             drive.feed(StacksMessage(ranks), name)
         actions = drive.quiet(GAP)
     assert "hang" in actions

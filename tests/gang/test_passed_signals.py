@@ -11,11 +11,6 @@ from allranks.gang.states import UserSignal
 NODES = ("h0", "h1", "h2", "h3")
 
 
-def new_ones(*arrivals: tuple[float, str]) -> list[bool]:
-    ways = SignalWays()
-    return [ways.is_new("USR1", source, at) for at, source in arrivals]
-
-
 @pytest.mark.parametrize(
     ("arrivals", "expected"),
     [
@@ -31,7 +26,8 @@ def new_ones(*arrivals: tuple[float, str]) -> list[bool]:
     ],
 )
 def test_which_arrivals_are_one_signal(arrivals: list[tuple[float, str]], expected: list[bool]) -> None:
-    assert new_ones(*arrivals) == expected
+    ways = SignalWays()
+    assert [ways.is_new("USR1", source, at) for at, source in arrivals] == expected
 
 
 @given(
@@ -57,10 +53,8 @@ def test_every_node_is_sent_it_once_in_order() -> None:
     assert signalled(drive, "h1") == ["signal", "signal>h0", "signal>h1", "signal>h2"]
     assert signalled(drive, "h2") == []
     assert signalled(drive, "h1", "USR2") == ["signal", "signal>h0", "signal>h1", "signal>h2"]
-    assert [(m["order"], m["name"]) for n, m in drive.sent if m["type"] == "signal" and n == "h0"] == [
-        (1, "USR1"),
-        (2, "USR2"),
-    ]
+    orders = [(m["order"], m["name"]) for n, m in drive.sent if m["type"] == "signal" and n == "h0"]
+    assert orders == [(1, "USR1"), (2, "USR2")]
     assert drive.said("signal")[0] == {"signal": "SIGUSR1", "ranks": 3, "source": "h1"}
 
 

@@ -21,6 +21,7 @@ def on(*attempts: Tried, retries: int = 3, **means: Any) -> Decision:
 
 
 H2 = Where(node="h2")
+LOST = tried("node-network-down", where=H2, unusable_nodes=("h2",))
 RAISED = "rank 1 on h2 raised {} (train.py:41 in step, pid 77)"
 
 
@@ -155,20 +156,18 @@ def test_a_blamed_node_is_replaced_where_a_spare_is_there() -> None:
 
 
 def test_a_lost_node_must_be_replaced_or_is_reached_again() -> None:
-    lost = tried("node-network-down", where=H2, unusable_nodes=("h2",))
-    assert on(lost, spares={"h5": None}).replace == {"h2": "h5"}
-    alone = on(lost)
+    assert on(LOST, spares={"h5": None}).replace == {"h2": "h5"}
+    alone = on(LOST)
     assert (alone.kind, alone.replace) == ("retry", {"h2": "h2"})
     assert "The run has no spares (--spares 0): allranks connects to h2 again" in alone.reason
-    assert "No spare is left: allranks connects to h2 again" in on(lost, asked_spares=1).reason
+    assert "No spare is left: allranks connects to h2 again" in on(LOST, asked_spares=1).reason
 
 
 def test_a_node_that_was_waited_for_in_vain_takes_no_further_retry() -> None:
-    lost = tried("node-network-down", where=H2, unusable_nodes=("h2",))
     parts: dict[str, Any] = {"ran": False, "unusable_nodes": ("h2",), "stayed_away": ("h2",), "step": None}
     away = tried("ssh-unreachable", where=H2, attempt=1, **parts)
-    assert on(lost, away, node_wait=300.0) == Decision("finish", "h2 did not come back within 5m (--node-wait)")
-    assert on(lost, away, node_wait=300.0, spares={"h5": None}).replace == {"h2": "h5"}
+    assert on(LOST, away, node_wait=300.0) == Decision("finish", "h2 did not come back within 5m (--node-wait)")
+    assert on(LOST, away, node_wait=300.0, spares={"h5": None}).replace == {"h2": "h5"}
 
 
 def test_a_killed_agent_is_no_failure_of_the_program() -> None:

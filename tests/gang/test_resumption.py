@@ -51,11 +51,9 @@ def test_how_far_all_attempts_and_ranks_came_counts(progress: Progress) -> None:
     assert progress.resumed() == StepsResumed(81, 100, 20, False)
 
 
-AT = ((5, 7, 3, False), (0, 7, 8, True), (0, 7, 8, False))
-
-
 def test_what_is_said() -> None:
-    lines = [event_line(Stamped("", 1.0, 2, StepsResumed(*one)), 1) for one in AT]
+    steps = ((5, 7, 3, False), (0, 7, 8, True), (0, 7, 8, False))
+    lines = [event_line(Stamped("", 1.0, 2, StepsResumed(*one)), 1) for one in steps]
     assert lines == [
         "attempt 2 resumed after step 4, 3 steps lost",
         "warning: attempt 2 begins at step 0 although step 7 was reached. No checkpoint was loaded",

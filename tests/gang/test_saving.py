@@ -158,10 +158,8 @@ def test_both_sides_know_the_same_places() -> None:
     names = ("CALLS", "LAST", "BEFORE", "HOLDS", "ANSWERED", "ANSWERED_STEP", "ANSWERED_CALL",
              "REQUEST", "PHASE", "STEP", "SHARED_NUMBERS")  # fmt: skip
     assert [getattr(program, name) for name in names] == [getattr(agent_side, name) for name in names]
-    assert [agent_side.SAVE_PHASES.index(word) + 1 for word in ("proposed", "agreed")] == [
-        program.PROPOSED,
-        program.AGREED,
-    ]
+    phases = [agent_side.SAVE_PHASES.index(word) + 1 for word in ("proposed", "agreed")]
+    assert phases == [program.PROPOSED, program.AGREED]
 
 
 def test_one_request_is_one_step_on_all_ranks(rig: Rig) -> None:

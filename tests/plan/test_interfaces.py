@@ -14,7 +14,6 @@ from allranks.plan.interfaces import (
     gloo_default,
     nccl_interfaces,
     nccl_settings,
-    who_speaks,
 )
 from allranks.protocol.plan_facts import NodeFacts, interface_of, on_link, read_facts
 
@@ -91,22 +90,6 @@ def test_conf_files_do_not_override() -> None:
     facts = node(LO, ETH0, ETH1, nccl={"conf": conf}, environ={"NCCL_DEBUG": "WARN"})
     assert nccl_settings(facts) == {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "eth1", "X": "1"}
     assert nccl_interfaces(facts) == ("eth1",)
-    assert who_speaks(facts) == "NCCL_SOCKET_IFNAME in /home/a/.nccl.conf"
-
-
-@pytest.mark.parametrize(
-    ("parts", "expected"),
-    [
-        ({}, None),
-        ({"environ": {"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": "mlx5_0"}}, None),
-        ({"environ": {"NCCL_SOCKET_IFNAME": "eth1"}}, "NCCL_SOCKET_IFNAME=eth1"),
-        ({"environ": {"NCCL_NET_PLUGIN": "ofi"}}, "NCCL_NET_PLUGIN=ofi"),
-        ({"nccl": {"conf": {"/etc/nccl.conf": "NCCL_DEBUG=INFO"}}}, None),
-        ({"nccl": {"plugins": ["libnccl-net.so"]}}, "the plug-in libnccl-net.so"),
-    ],
-)
-def test_who_speaks(parts: dict[str, Any], expected: str | None) -> None:
-    assert who_speaks(node(LO, ETH0, **parts)) == expected
 
 
 @pytest.mark.parametrize(
@@ -176,15 +159,29 @@ def test_never_pinned_where_all_share_a_network() -> None:
 @pytest.mark.parametrize(
     "parts",
     [
-        {"environ": {"NCCL_SOCKET_IFNAME": "eth0"}},
-        {"nccl": {"conf": {"/etc/nccl.conf": "NCCL_SOCKET_IFNAME=eth0"}}},
-        {"nccl": {"plugins": ["libnccl-net-ofi.so"]}},
+        {"environ": {"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": "mlx5_0"}},
+        {"nccl": {"conf": {"/etc/nccl.conf": "NCCL_DEBUG=INFO"}}},
     ],
 )
-def test_who_speaks_is_left_alone_and_warned(parts: dict[str, Any]) -> None:
+def test_other_settings_of_nccl_decide_no_interface(parts: dict[str, Any]) -> None:
+    choice = choose("h1", node(LO, ETH0, ETH1, **parts), InterfaceProof("eth1", ("eth1",), ("eth0",)))
+    assert choice.env["NCCL_SOCKET_IFNAME"] == "=eth1"
+
+
+@pytest.mark.parametrize(
+    ("parts", "speaker"),
+    [
+        ({"environ": {"NCCL_SOCKET_IFNAME": "eth0"}}, "NCCL_SOCKET_IFNAME=eth0"),
+        ({"environ": {"NCCL_NET_PLUGIN": "ofi"}}, "NCCL_NET_PLUGIN=ofi"),
+        ({"nccl": {"conf": {"/etc/nccl.conf": "NCCL_SOCKET_IFNAME=eth0"}}}, "NCCL_SOCKET_IFNAME in /etc/nccl.conf"),
+        ({"nccl": {"plugins": ["libnccl-net-ofi.so"]}}, "the plug-in libnccl-net-ofi.so"),
+    ],
+)
+def test_who_speaks_is_left_alone_and_warned(parts: dict[str, Any], speaker: str) -> None:
     choice = choose("h1", node(LO, ETH0, ETH1, **parts), InterfaceProof("eth1", ("eth1",), ("eth0",)))
     assert choice.env == {"GLOO_SOCKET_IFNAME": "eth1"}
     assert [(f.id, f.status, f.where.node) for f in choice.findings] == [("wrong-interface", "warn", "h1")]
+    assert f" because of {speaker}," in choice.findings[0].message
     assert "--env NCCL_SOCKET_IFNAME==eth1" in choice.findings[0].remedy
 
 

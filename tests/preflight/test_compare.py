@@ -3,7 +3,6 @@
 import pytest
 
 from allranks.preflight.compare import by_odd_nodes, differences, split
-from allranks.preflight.typed_facts import Request
 
 
 def nodes(*values: object) -> dict[str, object]:
@@ -74,8 +73,3 @@ def test_differences_of_the_same_nodes_stand_together() -> None:
         [("a", ["h0"], "1", "2"), ("b", ["h0"], "1", "2")],
         [("c", ["h1"], "1", None)],
     ]
-
-
-def test_target_is_what_the_user_gave() -> None:
-    assert Request({"target": "--slurm"}).target == "--slurm"
-    assert Request({}).target == "--hosts HOSTS"

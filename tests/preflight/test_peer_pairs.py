@@ -5,13 +5,10 @@ from itertools import permutations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fabric.analysis.test_schedule import names
 
 from allranks.preflight.peer_pairs import ALL_PAIRS, FEWER, blame, covered, is_lossy, loss_of, peers_of
 from allranks.protocol.messages import PeerResult
-
-
-def names(count: int) -> list[str]:
-    return [f"h{i}" for i in range(1, count + 1)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, ALL_PAIRS])

@@ -23,7 +23,8 @@ from allranks.engines.kubernetes.kubectl import Kubectl, KubectlError, reason_of
 from allranks.engines.remote import read_place
 from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
-from allranks.runs.documents import ResultDocument, StatusDocument
+from allranks.runs.documents import ResultDocument
+from allranks.runs.view import View
 
 pytestmark = pytest.mark.processes
 
@@ -222,14 +223,6 @@ def test_what_kubectl_prints_beside_its_answer_is_an_error_of_kubectl(
 # -- while a run goes on -------------------------------------------------------------------------------
 
 
-class Quiet:
-    """A view that shows nothing."""
-
-    def event(self, event: dict[str, Any]) -> None: ...
-    def output(self, *words: Any) -> None: ...
-    def status(self, status: StatusDocument, now: float) -> None: ...
-
-
 class Cluster(Kubectl):
     """Does not answer until it is told to; counts what it is asked."""
 
@@ -254,7 +247,7 @@ def followed(tmp_path: Path) -> Followed:
     directory = RunDirectory.create(tmp_path, "demo", time.time())
     where = {"engine": "kubernetes", "name": "demo", "kind": "job", "nodes": 2}
     directory.write_document("run.json", {"run": directory.name, "engine": where, "started": time.time()})
-    one = following.PodsFollower(directory, read_place(directory, following.PodsOfRun), Quiet())
+    one = following.PodsFollower(directory, read_place(directory, following.PodsOfRun), View())
     cluster = Cluster()
     one.kubectl = cluster
     return one, cluster, directory

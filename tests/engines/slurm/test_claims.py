@@ -1,7 +1,6 @@
 """Two runs in one allocation: which nodes each takes."""
 
-import itertools
-import os
+import secrets
 import subprocess
 import sys
 from contextlib import closing
@@ -32,13 +31,10 @@ sys.stdin.read()
 """
 
 
-JOBS = itertools.count(1)
-
-
 @pytest.fixture
 def job() -> str:
     """One of this test alone: a process keeps its claims until it ends."""
-    return f"{os.getpid()}00{next(JOBS)}"
+    return secrets.token_hex(8)
 
 
 class Other:

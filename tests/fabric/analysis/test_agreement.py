@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.fabric.analysis.test_judgement import GOOD
 
 from allranks.fabric.analysis import payloads, rates
 from allranks.fabric.analysis.agreement import (
@@ -15,7 +16,7 @@ from allranks.fabric.analysis.agreement import (
     split_arrived,
 )
 from allranks.fabric.analysis.rates import NominalLink, bandwidth_row, compare_with_link
-from allranks.fabric.metric_rows import CollectiveRow, LateRank, RankError, SuiteHang, SuitePlace, WrongElement
+from allranks.fabric.metric_rows import CollectiveRow, LateRank, LinkRow, RankError, SuiteHang, SuitePlace, WrongElement
 from allranks.protocol.codec import decode, encode, read_json, write_json
 
 PASS = RankVerdict("pass", seconds=0.1)
@@ -67,6 +68,10 @@ def test_rows_survive_json() -> None:
     document = encode(row)
     assert document["hang"]["places"]["0"]["turn"] == 2 and document["schema"] == 1 and "broken" not in document
     assert decode(CollectiveRow, read_json(write_json(document), 1 << 20)) == row
+    measured = LinkRow("a", "b", 3, GOOD, replace(GOOD, tail=None), "", ("eth0", "eth1"), again=True)
+    for link in (measured, LinkRow("a", "b", 0, dead="timed out")):
+        assert decode(LinkRow, read_json(write_json(encode(link)), 1 << 20)) == link
+    assert decode(LinkRow, {"a": "a", "b": "b", "round": 1}) == LinkRow("a", "b", 1)
 
 
 # -- payloads, rates -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.campaign import examples
+from tests.fabric.analysis.test_schedule import names
 from tests.fabric.simulator import Cluster, Fault, accuracy, answer
 
 from allranks.fabric.analysis.blame import explain
@@ -13,17 +14,12 @@ from allranks.fabric.analysis.heatmap import heatmap
 from allranks.fabric.analysis.judgement import NO_FLOORS, TIMES, Judgement, judge, retest
 from allranks.fabric.analysis.norms import Floors
 from allranks.fabric.analysis.schedule import packed, rounds
-from allranks.fabric.metric_rows import LinkRow, Measurement, Way
+from allranks.fabric.metric_rows import Measurement, Way
 from allranks.findings import Finding
-from allranks.protocol.codec import decode, encode, read_json, write_json
 
 GOOD = Way(125e6, 100e-6, 400e-6)
 SLOW = Way(6e6, 100e-6, 400e-6)
 LATE = Way(80e6, 50e-3, 60e-3)
-
-
-def names(count: int) -> list[str]:
-    return [f"h{i}" for i in range(1, count + 1)]
 
 
 def measured(count: int, bad: dict[tuple[str, str], Way | str], good: Way = GOOD) -> list[Measurement]:
@@ -256,14 +252,6 @@ def test_every_bad_cell_is_explained_once(bad: set[tuple[str, str]]) -> None:
 
 
 # -- records, figures, heatmap ---------------------------------------------------------------------
-
-
-def test_a_link_row_survives_json() -> None:
-    row = LinkRow("a", "b", 3, GOOD, Way(1.0), "", ("eth0", "eth1"), again=True)
-    assert decode(LinkRow, read_json(write_json(encode(row)), 1 << 20)) == row
-    dead = LinkRow("a", "b", 0, dead="timed out")
-    assert decode(LinkRow, read_json(write_json(encode(dead)), 1 << 20)) == dead
-    assert decode(LinkRow, {"a": "a", "b": "b", "round": 1}) == LinkRow("a", "b", 1)
 
 
 def test_a_figure_that_is_missing_or_absurd_is_left_out() -> None:

@@ -60,16 +60,12 @@ def test_packed_keeps_all_and_is_disjoint(pairs: list[Pair]) -> None:
     assert all(found)
 
 
-def sizes(count: int) -> list[int]:
-    return [stage.size for stage in stages(names(count))]
-
-
 @pytest.mark.parametrize(
     ("count", "wanted"),
     [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 4]), (5, [1, 2, 4, 5]), (8, [1, 2, 4, 8]), (9, [1, 2, 4, 8, 9])],
 )
 def test_stages_double(count: int, wanted: list[int]) -> None:
-    assert sizes(count) == wanted
+    assert [stage.size for stage in stages(names(count))] == wanted
 
 
 @given(st.integers(1, 200))

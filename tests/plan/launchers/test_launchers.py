@@ -258,6 +258,12 @@ def test_a_setting_out_of_reach_is_noted_beside_json(
     assert "note: --pg-timeout 1m30s does not reach the ranks below own" in answer.err
 
 
+def launch_of(spec: RunSpec, ranks: int, facts: dict[str, object]) -> NodeLaunch:
+    place = Place("/tmp/n", "/work", "/tmp/n/outputs", False, "uid/n", "run-1")
+    node = NodePlan(Node(0, "h1", "h1"), ranks, 0, 1, "--nproc")
+    return NodeLaunch(spec, ranks, node, place, Attempt(0, "h1", 29500), read_facts(facts))
+
+
 @pytest.mark.parametrize(
     ("config", "has_mode", "on_cpu"),
     [
@@ -273,10 +279,8 @@ def test_accelerate_starts_a_nodes_ranks_whatever_its_configuration_says(
     config: dict[str, object] | None, has_mode: bool, on_cpu: bool
 ) -> None:
     spec = RunSpec.of(command=("t.py",), launcher="accelerate", nproc=2)
-    place = Place("/tmp/n", "/work", "/tmp/n/outputs", False, "uid/n", "run-1")
-    node = NodePlan(Node(0, "h1", "h1"), 2, 0, 1, "--nproc")
-    facts = read_facts({"gpus": {"count": 2}, "accelerate_config": config})
-    (process,) = LAUNCHERS["accelerate"](NodeLaunch(spec, 2, node, place, Attempt(0, "h1", 29500), facts))
+    launch = launch_of(spec, 2, {"gpus": {"count": 2}, "accelerate_config": config})
+    (process,) = LAUNCHERS["accelerate"](launch)
     assert ("--multi_gpu" in process.argv) is has_mode
     assert ("ACCELERATE_USE_CPU" in process.env) is on_cpu
 
@@ -284,11 +288,8 @@ def test_accelerate_starts_a_nodes_ranks_whatever_its_configuration_says(
 @pytest.mark.parametrize("given", [{}, {"TORCH_NCCL_ENABLE_TIMING": "0"}])
 def test_collectives_are_timed_where_that_is_asked_for(given: dict[str, str]) -> None:
     """And where the user has set torch's own variable, that stays."""
-    place = Place("/tmp/n", "/work", "/tmp/n/outputs", False, "uid/n", "run-1")
-    node = NodePlan(Node(0, "h1", "h1"), 1, 0, 1, "--nproc")
     for asked in (False, True):
-        spec = RunSpec.of(command=("t.py",), straggler_timing=asked, env=given)
-        launch = NodeLaunch(spec, 1, node, place, Attempt(0, "h1", 29500), read_facts({}))
+        launch = launch_of(RunSpec.of(command=("t.py",), straggler_timing=asked, env=given), 1, {})
         (process,) = LAUNCHERS["direct"](launch)
         expected = given.get("TORCH_NCCL_ENABLE_TIMING", "1" if asked else None)
         assert rank_environment(launch, process).get("TORCH_NCCL_ENABLE_TIMING") == expected

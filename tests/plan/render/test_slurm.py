@@ -101,9 +101,6 @@ def test_a_name_of_several_lines_adds_no_line_to_the_script(end: str, tmp_path: 
     assert head[0] == "#!/bin/bash" and all(line.startswith("#SBATCH ") and line.isprintable() for line in head[1:])
     subprocess.run(["bash", "-c", text], cwd=tmp_path, capture_output=True, timeout=BOUND)
     assert not (tmp_path / "x").exists()
-    for more in (
-        spec.changed(partition=f"gpu{end}x"),
-        spec.changed(sbatch=(f"--qos='a{end}b'",)),
-    ):
+    for more in (spec.changed(partition=f"gpu{end}x"), spec.changed(sbatch=(f"--qos='a{end}b'",))):
         with pytest.raises(UsageError, match="#SBATCH"):
             batch_script(dataclasses.replace(request("plain"), spec=more))

@@ -3,13 +3,14 @@
 tests/preflight/checks/CHECK/CASE.json holds the request, what nodes have, and findings.
 
 "facts" are by node, as `collect` leaves them; "hosts" are recordings (see `recorded`), from which the check
-collects by itself; {"like": "h1"} is the same again. `python -m tests.preflight.checks.write` writes the findings.
+collects by itself; {"like": "h1"} is the same again. `python -m tests.preflight.checks.test_checks` writes findings.
 A test takes all cases of one check and names each case that fails, with the sentences that differ.
 """
 
 import difflib
 import functools
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -32,7 +33,7 @@ HERE = Path(__file__).parent
 CASES = sorted(HERE.glob("*/*.json"))
 CHECKS = built_in()
 WORDS = ("id", "status", "where", "message", "remedy")  # parts of a finding that `sentences_of` shows
-REWRITE = "right as it is now? python -m tests.preflight.checks.write"
+REWRITE = "right as it is now? python -m tests.preflight.checks.test_checks"
 
 
 @functools.cache
@@ -207,3 +208,20 @@ def test_what_is_allowed_is_a_warning() -> None:
     assert {f.status for f in judge({}, case["facts"], chosen)} == {"fail"}
     for allowed in ("same_machine", "duplicate-gpu"):
         assert {f.status for f in judge({}, case["facts"], chosen, [allowed])} == {"warn"}
+
+
+def main() -> None:
+    """Write the findings of all cases, or of those of the named checks, and print the sentences that changed."""
+    for path in CASES:
+        if not sys.argv[1:] or path.parent.name in sys.argv[1:]:
+            case = load(path)
+            findings = findings_of(path, case)
+            changed = difference(case["findings"], findings)
+            if changed:
+                print(f"{path.parent.name}/{path.stem}:\n{changed}\n")
+            case["findings"] = findings
+            path.write_text(json.dumps(case, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
