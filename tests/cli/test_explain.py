@@ -8,7 +8,6 @@ import pytest
 from tests.shell import Shell
 
 import allranks
-from allranks.cli.main import run_verb
 from allranks.diagnose.causes import CAUSES
 from allranks.findings import Finding, Verdict, explain_command
 from allranks.gang.members import STANDS_BY, RankState
@@ -16,11 +15,6 @@ from allranks.gang.plugins import built_in
 from allranks.report.explained import STATES, explained, text_of
 from allranks.report.sentences import verdict_lines
 from allranks.runs.documents import GOING_ON, ORPHANED, OVER
-
-
-@pytest.fixture(name="shell")
-def shell_fixture(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    return Shell(capsys, monkeypatch)
 
 
 def test_a_name_is_that_of_one_page() -> None:
@@ -81,12 +75,11 @@ def test_a_document_that_was_written_to_elsewhere_leads_to_no_command() -> None:
         assert not [line for line in verdict_lines(Verdict(cause=cause)) if "more" in line]
 
 
-def test_each_state_of_a_run_a_node_and_a_rank_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_state_of_a_run_a_node_and_a_rank_is_explained(shell: Shell) -> None:
     """`status` says "lost" or "orphaned", and `explain lost` knew no such word."""
     package = Path(allranks.__file__).parent / "gang"
     assigned = {
         found for path in package.glob("*.py") for found in re.findall(r'\.state = "([a-z]+)"', path.read_text("utf-8"))
     }
     assert {*assigned, *GOING_ON, *OVER, ORPHANED, STANDS_BY, RankState(0, 0).state} <= {*STATES}
-    assert run_verb("explain", ["lost"]) == 0
-    assert "nothing was heard from its node for the whole lease" in " ".join(capsys.readouterr().out.split())
+    assert "nothing was heard from its node for the whole lease" in " ".join(shell("explain", "lost").out.split())

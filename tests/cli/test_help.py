@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests import forked
 from tests.settings.test_declarations import COMMANDS
-from tests.shell import Shell, shell
+from tests.shell import Shell
 
 from allranks.cli.commands import COMMANDS as DECLARED
 from allranks.cli.declare import COLOR, MOST_SHOWN, Declared, DeclaredVerbs
@@ -18,8 +18,6 @@ from allranks.cli.main import VERBS
 from allranks.report.terminal import wants_colour
 from allranks.settings.setting import PANELS
 from allranks.settings.table import SETTINGS
-
-__all__ = ["shell"]  # a fixture
 
 COMMON = 15  # settings of the short help
 COLUMNS = 80

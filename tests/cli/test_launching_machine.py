@@ -132,9 +132,8 @@ def test_logs_are_diagnosed_and_files_rendered(tmp_path: Path) -> None:
     in_parts = "from allranks.runs import logdiagnosis; logdiagnosis.PART = 1 << 20\n"  # as larger logs are
     ran = python(in_parts + RUN, "diagnose", "--json", "rank_0.log", cwd=tmp_path)
     assert json.loads(ran.stdout)["id"] == "cuda-out-of-memory", ran.stderr[-2000:]
-    ran = python(
-        RUN, "render", "kubernetes", "--nodes", "2", "--nproc", "1", "--image", "x", "--", "t.py", cwd=tmp_path
-    )
+    words = ["kubernetes", "--nodes", "2", "--nproc", "1", "--image", "x", "--", "t.py"]
+    ran = python(RUN, "render", *words, cwd=tmp_path)
     assert ran.returncode == 0 and "kind: " in ran.stdout, ran.stderr[-2000:]
     ran = python(RUN, "data", "plan", "--help", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr[-2000:]

@@ -134,13 +134,6 @@ def test_status_says_what_ails_a_node(runs):
     assert text[text.index(line) - 1].startswith("h2")
 
 
-def test_status_of_a_damaged_run_is_no_traceback(runs, capsys):
-    run = make(runs)
-    (run.path / "status.json").write_text("{")
-    code, out, _ = call(capsys, "status", "--json")
-    assert (code, json.loads(out)["nodes"]) == (0, [])
-
-
 # -- logs ----------------------------------------------------------------------------------------------
 
 
@@ -343,9 +336,7 @@ def test_a_run_in_pods_goes_on_without_a_process_here(tmp_path, monkeypatch, pod
     kubectl.write_text(f"#!/bin/sh\necho '{pods}'\n")
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{kubectl.parent}:{os.environ['PATH']}")
-    run = RunDirectory.create(tmp_path / "runs", "train", time.time() - 10_000)
-    place = {"engine": "kubernetes", "name": "demo", "kind": "job", "nodes": 1}
-    run.write_document("run.json", {"run": run.name, "started": time.time() - 10_000, "engine": place})
+    run, _ = of_engine(tmp_path / "runs", "", engine="kubernetes", name="demo", kind="job", nodes=1)
     assert may_live(run, time.time() + 10_000) == lives
 
 

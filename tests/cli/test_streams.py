@@ -81,5 +81,4 @@ def test_a_follower_ends_when_its_reader_has_left(tmp_path: Path) -> None:
     assert os.read(read_end, 10)
     os.close(read_end)
     code = follower.wait(BOUND)
-    errors = (tmp_path / "errors").read_text()
-    assert "Traceback" not in errors and code == 0, errors
+    assert "Traceback" not in said(tmp_path) and code == 0, said(tmp_path)

@@ -25,6 +25,17 @@ NODES = {"h1": [0, 1], "h2": [2, 3]}
 TOKEN = "hf_" + "a1B2" * 9
 
 
+FILES = {
+    "evidence/stacks/rank_000.txt": "File x, line 1\n",
+    "evidence/flight/rank_000.json": '{"entries": []}',
+    "evidence/errors/rank_001.json": '{"message": "m"}',
+    "logs/node_00_h1/nccl_rank_000.log": "h1:1:2 [0] NCCL INFO Bootstrap: Using eth0\n",
+    "logs/node_00_h1/node.log": "agent said\n",
+    "outputs/rank_00_metrics.jsonl": '{"step": 1}\nnot json\n',
+    "controller.log": "detached\n",
+}
+
+
 def bundle(run: Path, to: Path, patterns: tuple[str, ...] = (), known: tuple[str, ...] = ()) -> zipfile.ZipFile:
     write_bundle(RunDirectory(run), to, judged, lambda: Redactor(patterns, known))
     return zipfile.ZipFile(to)
@@ -37,16 +48,7 @@ def contents(found: zipfile.ZipFile) -> dict[str, str]:
 def filled(directory: Path) -> Path:
     """A run with all that a run may have, and tests beside it."""
     run = make(directory / "r", NODES, {1: b"up\nTraceback (most recent call last):\nValueError: bad batch\n"})
-    files = {
-        "evidence/stacks/rank_000.txt": "File x, line 1\n",
-        "evidence/flight/rank_000.json": '{"entries": []}',
-        "evidence/errors/rank_001.json": '{"message": "m"}',
-        "logs/node_00_h1/nccl_rank_000.log": "h1:1:2 [0] NCCL INFO Bootstrap: Using eth0\n",
-        "logs/node_00_h1/node.log": "agent said\n",
-        "outputs/rank_00_metrics.jsonl": '{"step": 1}\nnot json\n',
-        "controller.log": "detached\n",
-    }
-    for name, text in files.items():
+    for name, text in FILES.items():
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(text)
     test = directory / "test-1"
@@ -62,12 +64,10 @@ def test_what_is_in_it(tmp_path: Path) -> None:
     found = contents(bundle(filled(tmp_path), tmp_path / "b.zip"))
     assert set(found) == {
         "summary.md", "verdict.json", "report.html", "redactions.json", "run/run.json",
-        "run/result.json", "run/status.json", "run/verdict.json", "run/events.jsonl", "run/controller.log",
-        "run/evidence/stacks/rank_000.txt", "run/evidence/flight/rank_000.json", "run/evidence/errors/rank_001.json",
+        "run/result.json", "run/status.json", "run/verdict.json", "run/events.jsonl",
         "run/logs/node_00_h1/rank_000.log", "run/logs/node_00_h1/rank_001.log", "run/logs/node_01_h2/rank_002.log",
-        "run/logs/node_01_h2/rank_003.log", "run/logs/node_00_h1/nccl_rank_000.log", "run/logs/node_00_h1/node.log",
-        "run/outputs/rank_00_metrics.jsonl", "tests/test-1/result.json",
-        "tests/test-1/stages/test-1-h1/result.json",
+        "run/logs/node_01_h2/rank_003.log", "tests/test-1/result.json", "tests/test-1/stages/test-1-h1/result.json",
+        *(f"run/{name}" for name in FILES),
     }  # fmt: skip
     assert json.loads(found["redactions.json"]) == {"schema": 1, "redacted": []}
     assert json.loads(found["verdict.json"])["cause"] == "program-exception"
@@ -89,10 +89,8 @@ def test_the_summary_can_be_pasted(tmp_path: Path) -> None:
     assert any("and 93 more" in line for line in lines)
 
 
-PLACES = ["run.json", "result.json", "status.json", "events.jsonl", "logs/node_00_h1/rank_000.log", "controller.log",
-          "logs/node_00_h1/nccl_rank_000.log", "evidence/stacks/rank_000.txt", "evidence/flight/rank_000.json",
-          "evidence/errors/rank_001.json", "outputs/rank_00_metrics.jsonl", "../test-1/result.json",
-          "../test-1/stages/test-1-h1/result.json"]  # fmt: skip
+PLACES = ["run.json", "result.json", "status.json", "events.jsonl", "logs/node_00_h1/rank_000.log", *FILES,
+          "../test-1/result.json", "../test-1/stages/test-1-h1/result.json"]  # fmt: skip
 
 
 @settings(max_examples=examples(10), phases=[Phase.explicit, Phase.reuse, Phase.generate])

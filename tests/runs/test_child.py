@@ -30,7 +30,6 @@ from allranks.settings import RunSpec
 pytestmark = pytest.mark.processes
 
 
-
 def endless() -> NoReturn:
     while True:
         time.sleep(1.0)
