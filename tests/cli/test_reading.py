@@ -10,7 +10,6 @@ import pytest
 from tests import forked
 from tests.hosts.waiting import BOUND
 
-from allranks.cli import main
 from allranks.cli.clean import may_live
 from allranks.cli.data import plan_command
 from allranks.cli.status import describe, lines
@@ -69,17 +68,8 @@ def write_logs(run, *said):
 
 
 @pytest.fixture
-def runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("ALLRANKS_RUNS_DIR", "ALLRANKS_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
+def runs(shell, tmp_path):
     return tmp_path / "runs"
-
-
-def call(capsys, verb, *words):
-    code = main.run_verb(verb, list(words))
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 # -- status --------------------------------------------------------------------------------------------
@@ -137,80 +127,80 @@ def test_status_says_what_ails_a_node(runs):
 # -- logs ----------------------------------------------------------------------------------------------
 
 
-def test_json_lines_are_whole_however_they_were_read(runs, capsys, monkeypatch):
+def test_json_lines_are_whole_however_they_were_read(runs, shell, monkeypatch):
     monkeypatch.setattr("allranks.runs.reading.CHUNK", 7)
     write_logs(make(runs), (0, "first line\r\nodd \x0c \x85 line\nunfinished é".encode()))
-    _, out, _ = call(capsys, "logs", "--json")
+    _, out, _ = shell("logs", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert {line["schema"] for line in lines} == {1}
     found = [line["line"] for line in lines]
     assert found == ["first line", "odd \x0c \x85 line", "unfinished é"]
 
 
-def test_a_run_whose_ranks_have_printed_nothing_says_so(runs, capsys):
+def test_a_run_whose_ranks_have_printed_nothing_says_so(runs, shell):
     run = make(runs)
-    assert call(capsys, "logs") == (0, "", f"note: the ranks of {run.name} have printed nothing\n")
+    assert shell("logs") == (0, "", f"note: the ranks of {run.name} have printed nothing\n")
     write_logs(run, (0, b"hello\n"))
-    assert call(capsys, "logs", "--rank", "1") == (0, "", f"note: these ranks of {run.name} have printed nothing\n")
-    assert call(capsys, "logs") == (0, "[h1 0] hello\n", "")
+    assert shell("logs", "--rank", "1") == (0, "", f"note: these ranks of {run.name} have printed nothing\n")
+    assert shell("logs") == (0, "[h1 0] hello\n", "")
 
 
-def test_the_same_lines_of_all_ranks_are_one_unless_not_wanted(runs, capsys):
+def test_the_same_lines_of_all_ranks_are_one_unless_not_wanted(runs, shell):
     write_logs(make(runs), (0, b"hello\nme\n"), (1, b"hello\nme too\n"))
-    assert call(capsys, "logs")[1] == "[2 ranks] hello\n[h1 0] me\n[h2 1] me too\n"
-    assert sorted(call(capsys, "logs", "--no-fold")[1].splitlines()) == [
+    assert shell("logs")[1] == "[2 ranks] hello\n[h1 0] me\n[h2 1] me too\n"
+    assert sorted(shell("logs", "--no-fold")[1].splitlines()) == [
         "[h1 0] hello", "[h1 0] me", "[h2 1] hello", "[h2 1] me too"]  # fmt: skip
-    assert call(capsys, "logs", "--node", "h2")[1] == "[h2 1] hello\n[h2 1] me too\n"
+    assert shell("logs", "--node", "h2")[1] == "[h2 1] hello\n[h2 1] me too\n"
 
 
-def test_ranks_and_nodes_are_chosen_by_lists_and_indexes(runs, capsys):
+def test_ranks_and_nodes_are_chosen_by_lists_and_indexes(runs, shell):
     write_logs(make(runs), (0, b"zero\n"), (1, b"one\n"))
-    assert call(capsys, "logs", "--rank", "0,1")[1] == "[h1 0] zero\n[h2 1] one\n"
-    assert call(capsys, "logs", "--node", "1")[1] == "[h2 1] one\n"
-    assert call(capsys, "logs", "--node", "0,h2", "--rank", "1")[1] == "[h2 1] one\n"
+    assert shell("logs", "--rank", "0,1")[1] == "[h1 0] zero\n[h2 1] one\n"
+    assert shell("logs", "--node", "1")[1] == "[h2 1] one\n"
+    assert shell("logs", "--node", "0,h2", "--rank", "1")[1] == "[h2 1] one\n"
 
 
-def test_a_node_whose_name_is_a_number_is_found_by_its_name(runs, capsys):
+def test_a_node_whose_name_is_a_number_is_found_by_its_name(runs, shell):
     run = make(runs)
     nodes = [{"name": "1", "index": 0}, {"name": "0", "index": 1}]
     run.write_document("run.json", {**run.read_document("run.json"), "nodes": nodes})
     writer = LogWriter(run)
     writer.write(0, "1", Stream(RANK_LOG, 0, 0), 0, b"first\n")
     writer.write(1, "0", Stream(RANK_LOG, 1, 0), 0, b"second\n")
-    assert call(capsys, "logs", "--node", "0")[1] == "[0 1] second\n"
+    assert shell("logs", "--node", "0")[1] == "[0 1] second\n"
 
 
-def test_grep_finds_lines_as_they_are_shown(runs, capsys, monkeypatch):
+def test_grep_finds_lines_as_they_are_shown(runs, shell, monkeypatch):
     monkeypatch.setattr("allranks.runs.reading.CHUNK", 5)
     write_logs(make(runs), (0, b"loss 0.5\n\x1b[31mlo\x1b[0mss nan\nbar 1\rbar 2\nend nan"), (1, b"loss nan\nok\n"))
-    assert call(capsys, "logs", "--grep", "loss nan|bar 1")[1] == "[2 ranks] loss nan\n"
-    assert call(capsys, "logs", "--grep", "^end|bar 2$")[1] == "[h1 0] bar 2\n[h1 0] end nan\n"
-    lines = call(capsys, "logs", "--grep", "nan", "--json")[1].splitlines()
+    assert shell("logs", "--grep", "loss nan|bar 1")[1] == "[2 ranks] loss nan\n"
+    assert shell("logs", "--grep", "^end|bar 2$")[1] == "[h1 0] bar 2\n[h1 0] end nan\n"
+    lines = shell("logs", "--grep", "nan", "--json")[1].splitlines()
     assert [json.loads(line)["rank"] for line in lines] == [0, 1, 0]
-    assert call(capsys, "logs", "--grep", "loss", "--tail", "1")[1] == "[2 ranks] loss nan\n"
+    assert shell("logs", "--grep", "loss", "--tail", "1")[1] == "[2 ranks] loss nan\n"
 
 
 @pytest.mark.parametrize("gap", [100, 300 << 10, 8 << 20])
-def test_grep_finds_a_line_behind_a_hole(runs, capsys, gap):
+def test_grep_finds_a_line_behind_a_hole(runs, shell, gap):
     run = make(runs)
     write_logs(run, (0, b"step 1\nst"))
     LogWriter(run).write(0, "h1", Stream(RANK_LOG, 0, 0), 9 + gap, b"boom\n")
-    assert call(capsys, "logs", "--grep", "^step 1$|boom")[1] == "[h1 0] step 1\n[h1 0] boom\n"
-    shown = [line for line in call(capsys, "logs")[1].splitlines() if line.rstrip() != "[h1 0]"]
+    assert shell("logs", "--grep", "^step 1$|boom")[1] == "[h1 0] step 1\n[h1 0] boom\n"
+    shown = [line for line in shell("logs")[1].splitlines() if line.rstrip() != "[h1 0]"]
     assert shown == ["[h1 0] step 1", "[h1 0] st", "[h1 0] boom"]
 
 
-def test_tail_is_the_last_lines_that_are_shown(runs, capsys, monkeypatch):
+def test_tail_is_the_last_lines_that_are_shown(runs, shell, monkeypatch):
     monkeypatch.setattr("allranks.runs.reading.CHUNK", 7)
     write_logs(make(runs), (0, b"a\nb\nc\nmine\nunfinished"), (1, b"a\nb\nc\n"))
-    assert call(capsys, "logs", "--tail", "3")[1] == "[2 ranks] c\n[h1 0] mine\n[h1 0] unfinished\n"
-    assert call(capsys, "logs", "-n", "2", "--rank", "1")[1] == "[h2 1] b\n[h2 1] c\n"
-    lines = call(capsys, "logs", "--tail", "1", "--json")[1].splitlines()
+    assert shell("logs", "--tail", "3")[1] == "[2 ranks] c\n[h1 0] mine\n[h1 0] unfinished\n"
+    assert shell("logs", "-n", "2", "--rank", "1")[1] == "[h2 1] b\n[h2 1] c\n"
+    lines = shell("logs", "--tail", "1", "--json")[1].splitlines()
     assert [json.loads(line)["line"] for line in lines] == ["unfinished"]
-    assert len(call(capsys, "logs", "--tail", "99", "--no-fold")[1].splitlines()) == 8
+    assert len(shell("logs", "--tail", "99", "--no-fold")[1].splitlines()) == 8
 
 
-def test_ranks_of_a_launcher_print_to_the_log_of_their_node(runs, capsys):
+def test_ranks_of_a_launcher_print_to_the_log_of_their_node(runs, shell):
     run = make(runs)
     document = run.read_document("run.json")
     run.write_document("run.json", {**document, "spec": {"launcher": "torchrun"}})
@@ -218,9 +208,9 @@ def test_ranks_of_a_launcher_print_to_the_log_of_their_node(runs, capsys):
     run.write_document("status.json", {"state": "running", "world_size": 4, "nodes": nodes})
     writer = LogWriter(run)
     writer.write(0, "h1", Stream(RANK_LOG, 0, 0), 0, b"first\n")
-    assert call(capsys, "logs", "--rank", "3")[1] == "", "node h2 has printed nothing"
+    assert shell("logs", "--rank", "3")[1] == "", "node h2 has printed nothing"
     writer.write(1, "h2", Stream(RANK_LOG, 2, 0), 0, b"second\n")
-    said = {str(number): call(capsys, "logs", "--rank", str(number))[1] for number in range(4)}
+    said = {str(number): shell("logs", "--rank", str(number))[1] for number in range(4)}
     first, second = "[h1 0] first\n", "[h2 2] second\n"
     assert said == {"0": first, "1": first, "2": second, "3": second}
 
@@ -261,21 +251,21 @@ def test_tail_goes_on_with_f(runs, tmp_path):
      (["--metrics", "--grep", "x", "--until", "1m"], "Leave out --grep and --until"),
      (["--since", "5m", "--until", "1h"], "--since 1h --until 5m")],
 )  # fmt: skip
-def test_what_cannot_be_shown_is_refused(runs, capsys, words, said):
+def test_what_cannot_be_shown_is_refused(runs, shell, words, said):
     make(runs)
-    code, _, err = call(capsys, "logs", *words)
+    code, _, err = shell("logs", *words)
     assert code == 2 and said in err
 
 
-def test_metrics_are_the_last_lines_of_each_rank(runs, capsys):
+def test_metrics_are_the_last_lines_of_each_rank(runs, shell):
     run = make(runs)
     writer = LogWriter(run)
     for number in range(2):
         data = b"".join(b'{"step": %d}\n' % step for step in range(9))
         writer.write(number, f"h{number + 1}", Stream(METRICS, number, 0), 0, data)
     (run.path / "outputs" / "rank_x_metrics.jsonl").write_text("{}\n")
-    assert call(capsys, "logs", "--metrics", "-n", "1")[1] == '[0] {"step": 8}\n[1] {"step": 8}\n'
-    _, out, _ = call(capsys, "logs", "--metrics", "-n", "2", "--node", "h2", "--json")
+    assert shell("logs", "--metrics", "-n", "1")[1] == '[0] {"step": 8}\n[1] {"step": 8}\n'
+    _, out, _ = shell("logs", "--metrics", "-n", "2", "--node", "h2", "--json")
     assert [json.loads(line) for line in out.splitlines()] == [
         {"schema": 1, "rank": 1, "metrics": {"step": 7}}, {"schema": 1, "rank": 1, "metrics": {"step": 8}}]  # fmt: skip
 
@@ -283,7 +273,7 @@ def test_metrics_are_the_last_lines_of_each_rank(runs, capsys):
 # -- clean ---------------------------------------------------------------------------------------------
 
 
-def test_clean_spares_what_may_live_and_what_is_not_ours(runs, capsys):
+def test_clean_spares_what_may_live_and_what_is_not_ours(runs, shell):
     going_on = live(runs, "live", age=5000)
     shared = make(runs, "shared", age=4000, over=False)  # its controller is on another host: status.json is fresh
     age_of(shared, 10_000)
@@ -294,27 +284,26 @@ def test_clean_spares_what_may_live_and_what_is_not_ours(runs, capsys):
     dead = make(runs, "dead", age=3000, over=False)
     age_of(dead, 3000)
     over = make(runs, "over")
-    code, out, _ = call(capsys, "clean", "--keep", "0", "--yes", "--json")
-    assert code == 0
-    assert sorted(json.loads(out)["removed"]) == sorted([dead.name, over.name])
+    answer = shell("clean", "--keep", "0", "--yes", "--json")
+    assert answer.code == 0
+    assert sorted(answer.document["removed"]) == sorted([dead.name, over.name])
     assert sorted(p.name for p in runs.iterdir()) == sorted([going_on.name, shared.name, "tensorboard"])
 
 
-def test_clean_without_yes_removes_nothing_under_json(runs, capsys):
+def test_clean_without_yes_removes_nothing_under_json(runs, shell):
     made = [make(runs, f"r{i}", age=100 - i) for i in range(3)]
-    _, out, _ = call(capsys, "clean", "--keep", "1", "--json")
-    document = json.loads(out)
+    document = shell("clean", "--keep", "1", "--json").document
     assert (document["old"], document["removed"]) == ([r.name for r in made[:2]], [])
     assert all(r.path.exists() for r in made)
 
 
-def test_clean_says_what_could_not_be_removed(runs, capsys, monkeypatch):
+def test_clean_says_what_could_not_be_removed(runs, shell, monkeypatch):
     def fails(path, *_):
         raise OSError(16, "Device or resource busy", str(path))
 
     made = make(runs)
     monkeypatch.setattr("allranks.cli.clean.shutil.rmtree", fails)
-    code, out, err = call(capsys, "clean", "--keep", "0", "--yes")
+    code, out, err = shell("clean", "--keep", "0", "--yes")
     assert (code, "removed 0 of 1" in out) == (4, True)
     assert made.name in err and "busy" in err
 
@@ -379,14 +368,14 @@ def test_a_check_that_reaches_no_node_finds_that_alone(tmp_path):
 # -- init and the command itself -----------------------------------------------------------------------
 
 
-def test_init_replaces_only_by_force(runs, capsys):
-    assert call(capsys, "init")[0] == 0
+def test_init_replaces_only_by_force(runs, shell):
+    assert shell("init")[0] == 0
     written = (runs.parent / "allranks.toml").read_text()
     (runs.parent / "allranks.toml").write_text("mine = 1")
-    code, _, err = call(capsys, "init")
+    code, _, err = shell("init")
     assert (code, "--force" in err) == (2, True)
     assert (runs.parent / "allranks.toml").read_text() == "mine = 1"
-    assert call(capsys, "init", "--force")[0] == 0
+    assert shell("init", "--force")[0] == 0
     assert (runs.parent / "allranks.toml").read_text() == written
 
 
@@ -421,7 +410,7 @@ def test_a_terminal_that_nobody_reads_does_not_end_the_run(tmp_path):
 # -- where runs are ------------------------------------------------------------------------------------
 
 
-def test_verbs_look_for_runs_where_the_users_own_settings_put_them(runs, tmp_path, monkeypatch, capsys):
+def test_verbs_look_for_runs_where_the_users_own_settings_put_them(runs, tmp_path, monkeypatch, shell):
     elsewhere = tmp_path / "elsewhere"
     run = make(elsewhere)
     write_logs(run, (0, b"hello\n"))
@@ -430,7 +419,7 @@ def test_verbs_look_for_runs_where_the_users_own_settings_put_them(runs, tmp_pat
     config.write_text(f'runs-dir = "{elsewhere}"\nlease = "not read here"\n')
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for verb in ("status", "logs", "diagnose", "stop"):
-        code, out, err = call(capsys, verb, "--json", run.name)
+        code, out, err = shell(verb, "--json", run.name)
         assert (code, err) == (0, ""), (verb, out)
     with pytest.raises(UsageError, match="no all_reduce was measured"):
         plan_command(samples=8, batch=1, gpus_per_node=1, nodes="1", epochs=1, step_time=None, grad_accum=1,
@@ -438,7 +427,7 @@ def test_verbs_look_for_runs_where_the_users_own_settings_put_them(runs, tmp_pat
                      runs_dir=None, json_=True)  # fmt: skip
 
 
-def test_the_status_of_a_run_is_made_of_documents_that_are_read_once(runs, capsys, monkeypatch):
+def test_the_status_of_a_run_is_made_of_documents_that_are_read_once(runs, shell, monkeypatch):
     run = make(runs)
     reads: list[str] = []
     read = RunDirectory.read_document
@@ -466,9 +455,9 @@ def of_engine(runs, said, **place):
 
 @pytest.mark.parametrize("engine", ["kubernetes", "skypilot"])
 @pytest.mark.parametrize("verb", ["status", "logs", "diagnose", "report"])
-def test_a_damaged_record_of_the_engine_hides_nothing_else(runs, capsys, engine, verb):
+def test_a_damaged_record_of_the_engine_hides_nothing_else(runs, shell, engine, verb):
     run, _ = of_engine(runs, "RuntimeError: CUDA error: out of memory\n", engine=engine, name=["no text"])
-    code, out, err = call(capsys, verb, str(run.path) if verb == "diagnose" else run.name)
+    code, out, err = shell(verb, str(run.path) if verb == "diagnose" else run.name)
     assert code in (0, 1)
     assert "damaged" not in err and "expected a text" not in err
     if verb == "status":
@@ -486,7 +475,7 @@ def test_a_damaged_record_of_the_engine_hides_nothing_else(runs, capsys, engine,
     ids=["damaged", "no program"],
 )
 def test_attach_that_cannot_follow_leaves_the_run_as_it_is(
-    runs, tmp_path, capsys, monkeypatch, engine, place, on_path, code, says
+    runs, tmp_path, shell, monkeypatch, engine, place, on_path, code, says
 ):
     """The logs of a run on cloud machines were removed first, without `sky` it was an internal error, and without
     kubectl the run was followed for ever."""
@@ -496,7 +485,7 @@ def test_attach_that_cannot_follow_leaves_the_run_as_it_is(
         (tmp_path / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    given, _, err = call(capsys, "attach", run.name)
+    given, _, err = shell("attach", run.name)
     assert given == code and says in err
     assert log.read_text() == "step 1\n" and run.read_run().controller is None
 

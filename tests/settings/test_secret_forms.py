@@ -27,23 +27,22 @@ def test_a_saved_check_has_no_password():
 
 def test_a_document_is_redacted_by_its_writer() -> None:
     token = "hf_" + "a1B2" * 8
-    shown = redact_document(
-        {
-            "command": ["train.py", "--password", "hunter2", "--lr", "3"],
-            "left": {"h1": [{"pid": 4, "command": "python train.py --password hunter2"}]},
-            "message": f"401 with {token}, --password hunter2 of the page",
-            "evidence": (f"http://u:pp@h/ {token}", 7),
-            "host": "sk-telecom-gpu-cluster-node-01",
-            "workdir": "/data/xai-Training-runs-2026-checkpoints",
-            "verdict": "sk-telecom-gpu-cluster-node-01 fell silent",
-        }
-    )
-    assert shown == {
+    kept = {
+        "host": "sk-telecom-gpu-cluster-node-01",
+        "workdir": "/data/xai-Training-runs-2026-checkpoints",
+        "verdict": "sk-telecom-gpu-cluster-node-01 fell silent",
+    }
+    given = {
+        "command": ["train.py", "--password", "hunter2", "--lr", "3"],
+        "left": {"h1": [{"pid": 4, "command": "python train.py --password hunter2"}]},
+        "message": f"401 with {token}, --password hunter2 of the page",
+        "evidence": (f"http://u:pp@h/ {token}", 7),
+        **kept,
+    }
+    assert redact_document(given) == {
         "command": ["train.py", "--password", REDACTED, "--lr", "3"],
         "left": {"h1": [{"pid": 4, "command": f"python train.py --password {REDACTED}"}]},
         "message": f"401 with {REDACTED}, --password hunter2 of the page",
         "evidence": [f"http://u:{REDACTED}@h/ {REDACTED}", 7],
-        "host": "sk-telecom-gpu-cluster-node-01",
-        "workdir": "/data/xai-Training-runs-2026-checkpoints",
-        "verdict": "sk-telecom-gpu-cluster-node-01 fell silent",
+        **kept,
     }
