@@ -132,14 +132,8 @@ def test_a_conflict_lists_its_file_once(repo: Path) -> None:
     assert names(repo) == ["lib/model.py", "train.py"]
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """A repository that another one may have as a submodule."""
-    return committed(tmp_path / "source", "sub.py")
-
-
-def test_submodules_and_repositories_inside(repo: Path, source: Path) -> None:
-    git(repo, "submodule", "add", "-q", str(source), "vendored/sub")
+def test_submodules_and_repositories_inside(repo: Path, tmp_path: Path) -> None:
+    git(repo, "submodule", "add", "-q", str(committed(tmp_path / "source", "sub.py")), "vendored/sub")
     write(repo, "vendored/sub/uncommitted.py", "vendored/sub/ignored.me")
     (repo / "vendored/sub/.gitignore").write_text("*.me\n")
     committed(repo / "nested", "inner.py", "deep/er.py")
@@ -149,8 +143,8 @@ def test_submodules_and_repositories_inside(repo: Path, source: Path) -> None:
     assert not any(".git" in name.split("/")[:-1] for name in found), found
 
 
-def test_a_submodule_that_was_not_checked_out(repo: Path, source: Path) -> None:
-    git(repo, "submodule", "add", "-q", str(source), "sub")
+def test_a_submodule_that_was_not_checked_out(repo: Path, tmp_path: Path) -> None:
+    git(repo, "submodule", "add", "-q", str(committed(tmp_path / "source", "sub.py")), "sub")
     git(repo, "submodule", "--quiet", "deinit", "--force", "sub")
     assert names(repo) == [".gitmodules", "lib/model.py", "train.py"]
 

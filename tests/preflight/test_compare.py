@@ -9,14 +9,10 @@ def nodes(*values: object) -> dict[str, object]:
     return {f"h{i}": value for i, value in enumerate(values)}
 
 
-def said(what: str, *values: object) -> list[str]:
-    return [d.message for d in differences(what, nodes(*values))]
-
-
 @pytest.mark.parametrize("values", [(), ("a",), ("a", "a"), (None, None), ("a", "a", "a")])
 def test_where_all_agree_nothing_is_said(values: tuple[object, ...]) -> None:
     assert split(nodes(*values)) == []
-    assert said("torch", *values) == []
+    assert differences("torch", nodes(*values)) == []
 
 
 MAY_USE = {"one": "may use", "many": "may use", "phrase": "{value} {what}"}
@@ -62,8 +58,8 @@ def test_without_a_majority_all_values_are_said(values: tuple[object, ...], mess
 
 
 def test_very_many_values_are_cut() -> None:
-    (message,) = said("torch", *range(40))
-    assert message.endswith("7 (h7) and 32 more")
+    (found,) = differences("torch", nodes(*range(40)))
+    assert found.message.endswith("7 (h7) and 32 more")
 
 
 def test_differences_of_the_same_nodes_stand_together() -> None:

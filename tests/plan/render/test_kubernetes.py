@@ -325,8 +325,6 @@ def test_bare_pods_are_a_group_for_the_queue() -> None:
     assert {m["annotations"]["kueue.x-k8s.io/pod-group-total-count"] for m in found} == {"4"}
     assert {m["annotations"]["kueue.x-k8s.io/retriable-in-group"] for m in found} == {"false"}
     assert {m["labels"][QUEUE] for m in found} == {"team"}
-    plain = [d["metadata"] for d in documents(PLAIN.changed(kind="pods")) if d["kind"] == "Pod"]
-    assert not any("kueue" in name for m in plain for name in m["labels"])
 
 
 @pytest.mark.parametrize(
