@@ -2,13 +2,14 @@
 
 import random
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from tests.diagnose.hangs.test_recorder import answer, entry
 
-from allranks.diagnose.hangs.frontier import account
+from allranks.diagnose.hangs.frontier import account, terminal_components
 from allranks.diagnose.hangs.recorder import read_recording
 
 Call = tuple[str, str]  # a group, and what is called there
@@ -130,6 +131,14 @@ def test_a_job_in_which_no_rank_stops_ends() -> None:
     for job, _ in hangs(10, 1):
         found = account([read_recording(rank, one) for rank, one in enumerate(run(job, {})[0])])
         assert found is None
+
+
+def test_half_of_32768_ranks_wait_for_the_others() -> None:
+    """As many ends as waiters: a search from each end through all that wait for it takes minutes."""
+    waits: dict[Hashable, set[Hashable]] = {rank: {"all_reduce"} for rank in range(1 << 14)}
+    absent = set[Hashable](range(1 << 14, 1 << 15))
+    waits["all_reduce"] = absent
+    assert sorted(map(repr, terminal_components(waits))) == sorted(repr({rank}) for rank in absent)
 
 
 @pytest.mark.parametrize("at", range(60))

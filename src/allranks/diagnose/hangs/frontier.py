@@ -357,36 +357,47 @@ def _meetings(waits: Waits, stalls: Sequence[Stall], matched: Iterable[tuple[int
         _add(waits, pair, pair, pair)
 
 
-def terminal_components(edges: Mapping[Hashable, Collection[Hashable]]) -> list[Collection[Hashable]]:
-    """Find the sets of nodes that reach each other and nothing else."""
-    back: Waits = {}
-    for node, targets in edges.items():
-        for target in targets:
-            back.setdefault(target, set()).add(node)
-    components: list[Collection[Hashable]] = []
-    settled: set[Hashable] = set()
-    for node in (*edges, *back):
-        while node not in settled:  # it reaches none of those that were found
-            reached = _reached(edges, node)
-            before = _reached(back, node)
-            beyond = [one for one in reached if one not in before]
-            if beyond:
-                node = beyond[-1]  # the last that was found: of a chain its end
-            else:
-                components.append(reached)
-                settled.update(before)
-    return components
-
-
-def _reached(edges: Mapping[Hashable, Collection[Hashable]], start: Hashable) -> dict[Hashable, None]:
-    """Give the nodes that are reached from one, itself the first."""
-    reached: dict[Hashable, None] = {start: None}
-    left = [start]
-    while left:
-        fresh = [node for node in edges.get(left.pop(), ()) if node not in reached]
-        reached.update(dict.fromkeys(fresh))
-        left += fresh
-    return reached
+def terminal_components(edges: Mapping[Hashable, Collection[Hashable]]) -> list[set[Hashable]]:
+    """Find the sets of nodes that reach each other and nothing else, by Tarjan's algorithm without recursion."""
+    number: dict[Hashable, int] = {}
+    low: dict[Hashable, int] = {}
+    stack: list[Hashable] = []
+    component_of: dict[Hashable, int] = {}
+    components: list[set[Hashable]] = []
+    for root in edges:
+        if root in number:
+            continue
+        path = [(root, iter(edges.get(root, ())))]
+        number[root] = low[root] = len(number)
+        stack.append(root)
+        while path:
+            node, targets = path[-1]
+            following = next(targets, None)
+            if following is not None and following not in number:
+                number[following] = low[following] = len(number)
+                stack.append(following)
+                path.append((following, iter(edges.get(following, ()))))
+                continue
+            if following is not None:
+                if following not in component_of:
+                    low[node] = min(low[node], number[following])
+                continue
+            path.pop()
+            if path:
+                low[path[-1][0]] = min(low[path[-1][0]], low[node])
+            if low[node] == number[node]:
+                component: set[Hashable] = set()
+                while node not in component:
+                    member = stack.pop()
+                    component.add(member)
+                    component_of[member] = len(components)
+                components.append(component)
+    leaving = {
+        component_of[node]
+        for node, targets in edges.items()
+        if any(component_of[target] != component_of[node] for target in targets)
+    }
+    return [component for at, component in enumerate(components) if at not in leaving]
 
 
 def _idle(by_rank: Recorded) -> set[int]:
