@@ -191,3 +191,15 @@ def test_the_verdict_of_a_run_has_the_levers() -> None:
     killed = judge(incident(code=None, signal=9, oom_kills=1))
     assert killed is not None and killed.cause == "host-out-of-memory"
     assert "the node has 64 GiB" in killed.finding.remedy and "--workers 2 a rank" in killed.finding.remedy
+
+
+def test_of_a_process_without_memory_all_that_is_not_free_is_held_by_others() -> None:
+    """0 bytes are a figure, not one that the message lacks."""
+    text = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 0 bytes is "
+        "free. Process 4711 has 79.00 GiB memory in use. Including non-PyTorch memory, this process has 0 bytes memory "
+        "in use."
+    )
+    found = read_gpu(text)
+    assert found is not None
+    assert (found.free, found.others) == (0, 80 * GIB)

@@ -54,9 +54,10 @@ def read_gpu(text: str) -> GpuMemory | None:
     total = figures["total"]
     free = figures["free"]
     others = 0
-    # torch 2.1 to 2.3 name this process by its pid alone: the largest is taken for it
-    ours = figures["ours"] or max((size for _, size in named), default=0)
-    if total is not None and free is not None and ours:
+    ours = figures["ours"]
+    if ours is None and named:  # torch 2.1 to 2.3 name this process by its pid alone: the largest is taken for it
+        ours = max(size for _, size in named)
+    if total is not None and free is not None and ours is not None:
         others = max(0, total - free - ours)
     return GpuMemory(
         figures["wanted"],
