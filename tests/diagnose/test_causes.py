@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import allranks
-from allranks.diagnose.causes import _PLACEHOLDERS, _WORDS, CAUSES, Cause, Charge, Ends, FixReader
+from allranks.diagnose.causes import _PLACEHOLDERS, _WORDS, CAUSES, Cause, Charge, Ends, FixReader, in_place
 from allranks.diagnose.worlds import _TOOLS, ACCELERATORS, NOWHERE, World, read_worlds
 from allranks.findings import Where
 
@@ -165,6 +165,12 @@ def test_no_fix_names_a_tool_of_another_accelerator(cause: Cause, world: World) 
     foreign = [pattern for owner, pattern in ONLY.items() if owner not in (world, "NVIDIA")]
     foreign.append(SHARED.get(world, ONLY["NVIDIA"]))
     assert [found[0] for pattern in foreign for found in [re.search(pattern, remedy)] if found] == []
+
+
+def test_what_a_fix_has_no_name_for_stays_as_it_is_written() -> None:
+    """A site's own fix may have braces of its own."""
+    where = Where(node="h1", rank=3, pid=77, role="trainer", nodes=("h1",))
+    assert in_place("on {node}: kill {pid}, {role} of {nodes}", where) == "on h1: kill {pid}, {role} of {nodes}"
 
 
 def test_a_fix_on_efa_is_not_that_of_infiniband() -> None:

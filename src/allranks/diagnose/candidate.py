@@ -61,7 +61,7 @@ class Candidate:
     @property
     def advice(self) -> str:
         """What is to do, with the names of what is filled in."""
-        return self.remedy or f"{self.column.next_step}. {self.column.fix}"
+        return self.remedy or self.column.text
 
     def filled(self, text: str) -> str:
         """Fill its place and its values into a text."""

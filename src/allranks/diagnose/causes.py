@@ -103,6 +103,11 @@ class InWorld:
     next_step: str = ""
     fix: str = ""
 
+    @property
+    def text(self) -> str:
+        """Both as they are read."""
+        return f"{self.next_step}. {self.fix}"
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -134,8 +139,7 @@ class Cause:
         worlds: Worlds = NOWHERE,
     ) -> str:
         """Give the next step and the fix for a place; names that are not established stay in capitals."""
-        column = self.column(worlds)
-        return in_place(f"{column.next_step}. {column.fix}", where, reader, worlds)
+        return in_place(self.column(worlds).text, where, reader, worlds)
 
 
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -159,7 +163,8 @@ def in_place(
     names = dict(_PLACEHOLDERS)
     names |= values
     names["at_peer"] = "" if where.peer is None and where.node is None else f" ({where.node or where.peer})"
-    names |= {name: str(value) for name, value in where._asdict().items() if value is not None}
+    of_place = {name: value for name, value in where._asdict().items() if name in _PLACEHOLDERS}
+    names |= {name: str(value) for name, value in of_place.items() if value is not None}
     if where.nodes and where.node is None:
         names["node"] = where.nodes[0]
     text = _with_words(text, reader, worlds)
