@@ -107,7 +107,9 @@ def launcher_paused(incident: Incident) -> Candidate | None:
         return None
     ended = nodes_by_pause[pause]
     began = pause.t - pause.fact.seconds
-    evidence = f"lease over on: {', '.join(sorted(ended)[:8])}"
+    nodes = [node for node in incident.ranks_by_node if node in ended]  # in the order of the ranks
+    nodes += sorted(set(ended).difference(nodes))
+    evidence = f"lease over on: {', '.join(nodes[:8])}"
     candidate = Candidate("controller-paused", 0.95, "", t=min([began, *(n.fact.last_heard for n in incident.lost)]))
     if pause.fact.ended:  # nothing has said how
         over = max(_lease_over_times(incident).values(), default=began + incident.lease)
