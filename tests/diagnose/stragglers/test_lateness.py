@@ -168,6 +168,16 @@ def test_a_device_that_still_is_in_a_collective_says_nothing_of_it() -> None:
     assert judge(calls) is not None
 
 
+def test_steps_that_took_no_time_have_no_straggler() -> None:
+    """The clock of every node was set back between them."""
+    calls = recorded(lambda rank, step: 0.05 if rank == 5 else 0.0)
+    history = GroupHistory()
+    operation, steps = read_steps(calls, CLOCKS)[KEY]
+    history.add([step._replace(seconds=-step.seconds) for step in steps], operation, 1000)
+    assert find_straggler(KEY, history, len(steps), NODES, CLOCKS) is None
+    assert judge(calls) is not None
+
+
 def test_ranks_that_have_other_calls_are_compared_where_both_have_them() -> None:
     calls = recorded(lambda rank, step: 0.0, steps=60)
     one = calls[1].groups[0]

@@ -257,6 +257,8 @@ def _judge(
     late = lateness(recent)
     period = middle(step.seconds for step in recent)
     ranked = sorted(late, key=lambda rank: -late[rank])
+    if not ranked or period <= 0:  # clocks that were set back leave no step that took time
+        return None
     top = ranked[0]
     node = node_of.get(top, "")
     with_top = [rank for rank in ranked if late[rank] >= LIKE_TOP * late[top] and node and node_of.get(rank) == node]
