@@ -12,8 +12,7 @@ from allranks.protocol.facts import Interpreter
 from allranks.text import group as group  # for the checks
 from allranks.text import join_names, join_words, plural
 
-from .typed_facts import Facts
-from .typed_facts import Request as Request  # for the checks, too
+from .typed_facts import Facts, Request
 
 Nodes = Mapping[str, Facts]
 Findings = Iterator[Finding]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from allranks.text import count_of
 
-from ..compare import Findings, Nodes, Request, others, remote, values_of, warn
+from ..compare import Findings, Nodes, others, remote, values_of, warn
+from ..typed_facts import Request
 
 ID = "clock"
 GROUP = "network"

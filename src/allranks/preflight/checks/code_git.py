@@ -12,8 +12,9 @@ from typing import List, Optional, Tuple
 
 from allranks.protocol.records import NamedTuple
 
-from ..compare import LISTED, Findings, Nodes, Request, collected, differences, nodes_with, others, values_of, warn, who
+from ..compare import LISTED, Findings, Nodes, collected, differences, nodes_with, others, values_of, warn, who
 from ..host import CouldNotLook, Host, lines_of, search_in
+from ..typed_facts import Request
 
 ID = "code_git"
 GROUP = "code"

@@ -13,8 +13,9 @@ from typing import Dict, Iterator, List, Mapping, Optional, Set
 from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, list_first, plural
 
-from ..compare import Findings, Nodes, Request, by_item, by_odd_nodes, collected, evidence_of, fail_if, values_of
+from ..compare import Findings, Nodes, by_item, by_odd_nodes, collected, evidence_of, fail_if, values_of
 from ..host import Host, base_name
+from ..typed_facts import Request
 
 ID = "code_script"
 GROUP = "code"

@@ -11,8 +11,9 @@ from typing import Dict, List, Mapping, Optional, Sequence
 from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, list_first
 
-from ..compare import Findings, Nodes, Request, by_value, collected, remote, split, unknown, values_of, warn
+from ..compare import Findings, Nodes, by_value, collected, remote, split, unknown, values_of, warn
 from ..host import Host, ask
+from ..typed_facts import Request
 from .code_git import ID as GIT
 from .code_git import Repository
 

@@ -12,9 +12,10 @@ from typing import Dict, Mapping, Optional, Tuple
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, Request, by_item, by_value, collected, fail, values_of
+from ..compare import Findings, Nodes, by_item, by_value, collected, fail, values_of
 from ..host import CouldNotLook, Host
 from ..launcher_config import MISSING, RankCounts, Table, absent, read_table, whole_number
+from ..typed_facts import Request
 
 ID = "deepspeed_config"
 GROUP = "software"

@@ -13,8 +13,9 @@ from allranks.protocol.messages import LITTLE_SPACE
 from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
-from ..compare import Findings, Nodes, Request, by_value, collected, fail_if, remote, size
+from ..compare import Findings, Nodes, by_value, collected, fail_if, remote, size
 from ..host import Host, Space, has_room, read_mounts, text_in
+from ..typed_facts import Request
 
 ID = "disk_space"
 GROUP = "storage"

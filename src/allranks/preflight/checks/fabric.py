@@ -12,8 +12,9 @@ from allranks.protocol.facts import NcclFacts
 from allranks.text import join_names
 
 from .. import rdma
-from ..compare import Findings, Nodes, Request, alike, collected, unset_in_ranks, warn
+from ..compare import Findings, Nodes, alike, collected, unset_in_ranks, warn
 from ..host import Host, decimal
+from ..typed_facts import Request
 
 ID = "fabric"
 GROUP = "network"

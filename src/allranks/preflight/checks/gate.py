@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from allranks.protocol.messages import PortFailure
 
-from ..compare import Findings, Nodes, Request, values_of
+from ..compare import Findings, Nodes, values_of
+from ..typed_facts import Request
 
 ID = "gate"
 GROUP = "network"

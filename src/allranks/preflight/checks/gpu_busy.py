@@ -13,8 +13,9 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import join_words
 
 from .. import smi
-from ..compare import Findings, Nodes, Request, advise, collected, fail_if, group, warn
+from ..compare import Findings, Nodes, advise, collected, fail_if, group, warn
 from ..host import Host, base_name, lines_of, user_of
+from ..typed_facts import Request
 
 ID = "gpu_busy"
 GROUP = "gpu"

@@ -17,8 +17,9 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Findings, Nodes, Request, advise, collected, differences, fail, having, remote, warn
+from ..compare import Findings, Nodes, advise, collected, differences, fail, having, remote, warn
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "gpu_ecc"
 GROUP = "gpu"

@@ -15,8 +15,9 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Findings, Nodes, Request, collected, fail_if, group, remote, values_of, warn
+from ..compare import Findings, Nodes, collected, fail_if, group, remote, values_of, warn
 from ..host import Host, ask
+from ..typed_facts import Request
 
 ID = "gpu_matmul"
 GROUP = "gpu"

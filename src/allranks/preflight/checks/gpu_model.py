@@ -13,8 +13,9 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from allranks.protocol.records import NamedTuple
 
 from .. import smi
-from ..compare import Findings, Nodes, Request, advise, by_value, collected, differences, having, values_of, warn, who
+from ..compare import Findings, Nodes, advise, by_value, collected, differences, having, values_of, warn, who
 from ..host import Host, search_in
+from ..typed_facts import Request
 
 ID = "gpu_model"
 GROUP = "gpu"

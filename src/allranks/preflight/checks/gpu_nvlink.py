@@ -16,8 +16,9 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import count_of
 
 from .. import smi
-from ..compare import Findings, Nodes, Request, collected, differences, fail, group, remote, warn
+from ..compare import Findings, Nodes, collected, differences, fail, group, remote, warn
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "gpu_nvlink"
 GROUP = "gpu"

@@ -10,8 +10,9 @@ import re
 from typing import Dict, List, Optional
 
 from .. import smi
-from ..compare import Findings, Nodes, Request, collected, fail_if, group
+from ..compare import Findings, Nodes, collected, fail_if, group
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "gpu_recovery"
 GROUP = "gpu"

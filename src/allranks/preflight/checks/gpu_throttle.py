@@ -11,8 +11,9 @@ from contextlib import suppress
 from typing import List, Optional
 
 from .. import smi
-from ..compare import Findings, Nodes, Request, collected, group, remote, warn
+from ..compare import Findings, Nodes, collected, group, remote, warn
 from ..host import CouldNotLook, Host
+from ..typed_facts import Request
 
 ID = "gpu_throttle"
 GROUP = "gpu"

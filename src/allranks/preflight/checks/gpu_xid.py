@@ -17,8 +17,9 @@ from allranks.text import format_ago, join_words, plural
 from allranks.xid import FAULTS, NVLINK5, OFF_BUS, RECOVERY, SWITCH, gravest_action, one_fault_each
 
 from .. import smi
-from ..compare import Findings, Nodes, Request, collected, fail_if, group, remote
+from ..compare import Findings, Nodes, collected, fail_if, group, remote
 from ..host import CouldNotLook, Host, kernel_lines, kernel_text, search_in, uptime
+from ..typed_facts import Request
 
 ID = "gpu_xid"
 GROUP = "gpu"

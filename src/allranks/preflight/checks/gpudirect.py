@@ -12,8 +12,9 @@ from typing import Optional
 from allranks.protocol.records import NamedTuple
 
 from .. import rdma
-from ..compare import Findings, Nodes, Request, by_value, collected, nodes_with, others, remote, warn, who
+from ..compare import Findings, Nodes, by_value, collected, nodes_with, others, remote, warn, who
 from ..host import CouldNotLook, Host, text_in, version_of
+from ..typed_facts import Request
 
 ID = "gpudirect"
 GROUP = "network"

@@ -12,8 +12,9 @@ from typing import Dict, Optional
 from allranks.protocol.records import NamedTuple
 
 from .. import rdma
-from ..compare import Findings, Nodes, Request, by_item, collected, remote, values_of, warn
+from ..compare import Findings, Nodes, by_item, collected, remote, values_of, warn
 from ..host import Host, base_name, number_in, uptime
+from ..typed_facts import Request
 
 ID = "ib_flap"
 GROUP = "network"

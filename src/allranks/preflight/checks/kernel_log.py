@@ -12,8 +12,9 @@ from allranks.kernel_lines import KIND_BY_ID, KernelLineKind, kernel_line_kind
 from allranks.protocol.records import NamedTuple
 from allranks.text import format_ago, join_names, plural
 
-from ..compare import Findings, Nodes, Request, alike, by_item, collected, remote, warn
+from ..compare import Findings, Nodes, alike, by_item, collected, remote, warn
 from ..host import Host, kernel_lines, kernel_text, search_in, uptime
+from ..typed_facts import Request
 
 ID = "kernel_log"
 GROUP = "host"

@@ -16,8 +16,9 @@ from allranks.protocol.processes import AgentBegun
 from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, list_first, plural
 
-from ..compare import Findings, Nodes, Request, by_item, collected, remote, values_of, warn
+from ..compare import Findings, Nodes, by_item, collected, remote, values_of, warn
 from ..host import Host, base_name, process_stat, text_in, uptime, user_of
+from ..typed_facts import Request
 
 ID = "leftovers"
 GROUP = "leftovers"

@@ -6,7 +6,8 @@ controller that comes back find nothing (logind.conf(5)).
 
 from __future__ import annotations
 
-from ..compare import Findings, Nodes, Request, nodes_with, values_of, warn, who
+from ..compare import Findings, Nodes, nodes_with, values_of, warn, who
+from ..typed_facts import Request
 
 ID = "logind"
 GROUP = "host"

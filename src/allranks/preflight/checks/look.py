@@ -8,7 +8,8 @@ from allranks.findings import Finding
 from allranks.settings.secrets import redact_text
 from allranks.text import join_names, with_reason
 
-from ..compare import Findings, Nodes, Request, by_entry, by_value, fail, having, values_of, warn
+from ..compare import Findings, Nodes, by_entry, by_value, fail, having, values_of, warn
+from ..typed_facts import Request
 
 ID = "look"
 GROUP = "host"

@@ -11,8 +11,9 @@ from typing import List, Optional
 from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
-from ..compare import Findings, Nodes, Request, alike, collected, remote, warn
+from ..compare import Findings, Nodes, alike, collected, remote, warn
 from ..host import Host, read_mounts, text_in
+from ..typed_facts import Request
 
 ID = "mounts"
 GROUP = "storage"

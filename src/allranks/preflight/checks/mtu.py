@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from allranks.findings import Finding
 
-from ..compare import Findings, Nodes, Request, nodes_with, remote, those
+from ..compare import Findings, Nodes, nodes_with, remote, those
 from ..peer_pairs import Blame, Tried, blame, is_lossy, tried
+from ..typed_facts import Request
 
 ID = "mtu"
 GROUP = "network"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..compare import Findings, Nodes, Request, fail, remote, size, warn
+from ..compare import Findings, Nodes, fail, remote, size, warn
 from ..host import NODE_DIR_INODES, has_room
+from ..typed_facts import Request
 
 ID = "nodedir"
 GROUP = "storage"

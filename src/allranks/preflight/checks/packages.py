@@ -11,8 +11,9 @@ from typing import Dict, List, Optional
 
 from allranks.text import join_names, list_first
 
-from ..compare import Difference, Findings, Nodes, Request, by_odd_nodes, collected, pip_install, warn, who
+from ..compare import Difference, Findings, Nodes, by_odd_nodes, collected, pip_install, warn, who
 from ..host import Host, versions
+from ..typed_facts import Request
 
 ID = "packages"
 GROUP = "software"

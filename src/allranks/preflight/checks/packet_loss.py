@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from allranks.findings import Finding, Status
 
-from ..compare import Findings, Nodes, Request, nodes_with, remote, unknown
+from ..compare import Findings, Nodes, nodes_with, remote, unknown
 from ..peer_pairs import blame, loses, loss_of, tried
+from ..typed_facts import Request
 
 ID = "packet_loss"
 GROUP = "network"

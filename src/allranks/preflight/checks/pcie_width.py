@@ -16,8 +16,9 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
 from .. import rdma, smi
-from ..compare import Findings, Nodes, Request, collected, group, remote, values_of, warn
+from ..compare import Findings, Nodes, collected, group, remote, values_of, warn
 from ..host import Host, base_name, linked_name, text_in
+from ..typed_facts import Request
 
 ID = "pcie_width"
 GROUP = "network"

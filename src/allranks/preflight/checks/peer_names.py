@@ -11,7 +11,8 @@ from typing import Dict, Tuple
 from allranks.protocol.jsontext import Json
 from allranks.text import join_names, join_words
 
-from ..compare import Findings, Nodes, Request, by_item, by_value, collected, others, warn, who
+from ..compare import Findings, Nodes, by_item, by_value, collected, others, warn, who
+from ..typed_facts import Request
 
 ID = "peer_names"
 GROUP = "network"

@@ -9,8 +9,9 @@ from typing import List
 
 from allranks.text import join_names, join_words
 
-from ..compare import Findings, Nodes, Request, by_value, collected, unset_in_ranks, values_of, warn
+from ..compare import Findings, Nodes, by_value, collected, unset_in_ranks, values_of, warn
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "proxy"
 GROUP = "network"

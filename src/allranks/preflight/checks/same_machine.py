@@ -7,7 +7,8 @@ from typing import Dict, Optional, Tuple
 from allranks.findings import Finding, Where
 from allranks.text import count_of
 
-from ..compare import Findings, Nodes, Request
+from ..compare import Findings, Nodes
+from ..typed_facts import Request
 
 ID = "same_machine"
 GROUP = "host"

@@ -8,7 +8,8 @@ from typing import List
 
 from allranks.protocol.facts import TargetFacts
 
-from ..compare import Findings, Nodes, Request, advise, and_so_for, denied_if, fail_if, lack, nodes_with, or_ship
+from ..compare import Findings, Nodes, advise, and_so_for, denied_if, fail_if, lack, nodes_with, or_ship
+from ..typed_facts import Request
 
 ID = "script"
 GROUP = "code"

@@ -14,8 +14,9 @@ from typing import Dict, List, Mapping, Optional, Tuple
 from allranks.findings import Finding
 from allranks.text import list_first, plural
 
-from ..compare import Difference, Findings, Nodes, Request, advise, by_odd_nodes, collected, values_of, warn, who
+from ..compare import Difference, Findings, Nodes, advise, by_odd_nodes, collected, values_of, warn, who
 from ..host import Host
+from ..typed_facts import Request
 
 ID = "settings"
 GROUP = "software"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from allranks.text import join_names
 
-from ..compare import Findings, Nodes, Request, by_value, size, those, values_of, warn
+from ..compare import Findings, Nodes, by_value, size, those, values_of, warn
+from ..typed_facts import Request
 
 ID = "shm"
 GROUP = "host"

@@ -8,7 +8,8 @@ from allranks.findings import Finding
 from allranks.text import count_of, join_names, join_words, plural
 
 from .. import smi
-from ..compare import Findings, Nodes, Request, by_value, differing, fail_if, nodes_with, values_of, warn, who
+from ..compare import Findings, Nodes, by_value, differing, fail_if, nodes_with, values_of, warn, who
+from ..typed_facts import Request
 
 ID = "slots"
 GROUP = "gpu"

@@ -12,8 +12,9 @@ from typing import Dict, List, Optional, Tuple
 from allranks.protocol.records import NamedTuple
 from allranks.text import count_of, join_names, plural
 
-from ..compare import Findings, Nodes, Request, collected, group, remote, warn
+from ..compare import Findings, Nodes, collected, group, remote, warn
 from ..host import CouldNotLook, Host, lines_of, process_stat, text_in
+from ..typed_facts import Request
 
 ID = "stuck"
 GROUP = "host"
