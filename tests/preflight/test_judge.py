@@ -53,3 +53,11 @@ def test_a_check_that_has_a_defect_is_named_with_the_place() -> None:
     exec("ID, GROUP, LEVEL = 'site', 'host', 'quick'\ndef judge(request, facts):\n    return [][0]\n", vars(module))
     why = r"could not judge what the nodes have sent: IndexError: list index out of range (<string>:3)"
     assert said(read_check(module), {}) == [("unknown", why)]
+
+
+def test_a_check_that_no_node_could_carry_out_judges_nothing() -> None:
+    module = types.ModuleType("site")
+    collect = "def collect(host):\n    return None\n"
+    judge_all = "def judge(request, facts):\n    return [][max(facts)]\n"
+    exec("ID, GROUP, LEVEL = 'site', 'host', 'quick'\n" + collect + judge_all, vars(module))
+    assert said(read_check(module), {"error": "no sh"}) == [("unknown", "could not look at h0: no sh")]

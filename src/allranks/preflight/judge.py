@@ -67,6 +67,8 @@ def _judge_one(check: Check, request: Request, facts_by_node: Nodes) -> Iterator
         for reason, without in alike(nodes, lambda facts: facts.error(check.name)).items():
             yield unknown(check.name, without, f"could not look at {join_names(without)}: {reason}")
         nodes = those(nodes, lambda facts: not facts.error(check.name))
+        if not nodes:
+            return
     try:
         yield from list(check.judge(request, nodes))
     except DecodeError as error:
