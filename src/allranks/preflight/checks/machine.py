@@ -12,7 +12,20 @@ from typing import Dict, Mapping, Optional
 
 from allranks.protocol.records import NamedTuple
 
-from ..compare import Findings, Nodes, by_item, collected, differences, having, remote, size, values_of, warn, warn_each
+from ..compare import (
+    Difference,
+    Findings,
+    Nodes,
+    by_item,
+    collected,
+    differences,
+    having,
+    remote,
+    size,
+    values_of,
+    warn,
+    warn_each,
+)
 from ..host import Host, key_values, text_in
 from ..typed_facts import Request
 
@@ -37,6 +50,13 @@ class Alike(NamedTuple):
     label: str
     remedy: str
     advised: str = ""
+
+    def remedy_for(self, odd: Difference[str]) -> str:
+        """Write it for the first of the odd nodes."""
+        norm = odd.norm
+        if norm is None or " and " in norm:  # CPUs of one node differ
+            norm = self.advised
+        return self.remedy.format(node=odd.nodes[0], norm=norm)
 
 
 IMAGE = "use one image for all nodes, or one container image (--wrap). Look: ssh {node} 'cat /etc/os-release'"
@@ -114,11 +134,9 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     odd_models = differences("processor", models)
     yield from warn_each(ID, odd_models, lambda d: f"{advice}. Look: {remote(d.nodes[0], 'lscpu')}")
     yield from _memory(facts_by_node)
-    for name, by_node in by_item(values_of(machines, lambda machine: machine.system)).items():
-        alike = ALIKE[name]
-        for other in differences(alike.label, by_node):
-            remedy = alike.remedy.format(node=other.nodes[0], norm=other.norm or alike.advised)
-            yield warn(ID, other.nodes, other.message, remedy)
+    systems = by_item(values_of(machines, lambda machine: machine.system))
+    for name, alike in ALIKE.items():
+        yield from warn_each(ID, differences(alike.label, systems.get(name, {})), alike.remedy_for)
     for node, machine in machines.items():
         total = facts_by_node[node].mem.total or 0
         if machine.swap >= MUCH_SWAP and machine.swap >= MUCH_OF_MEMORY * total:
@@ -132,10 +150,13 @@ def _memory(facts_by_node: Nodes) -> Findings:
     ordered = sorted(totals.values()) or [0]
     norm = ordered[len(ordered) // 2]
     near = values_of(totals, lambda total: norm if abs(total - norm) <= TOLERANCE * norm else total)
-    for odd in differences("memory", near, _gigabytes, phrase="{value} of {what}"):
-        node = min(odd.nodes, key=totals.__getitem__)
-        look = f"{remote(node, 'free -h')} and {remote(node, 'sudo dmidecode -t 17')}"
-        yield warn(ID, odd.nodes, odd.message, f"look for a lost memory module or a smaller machine: {look}")
+    odds = differences("memory", near, _gigabytes, phrase="{value} of {what}")
+    return warn_each(ID, odds, lambda odd: _look_at_memory(min(odd.nodes, key=totals.__getitem__)))
+
+
+def _look_at_memory(node: str) -> str:
+    modules = remote(node, "sudo dmidecode -t 17")
+    return f"look for a lost memory module or a smaller machine: {remote(node, 'free -h')} and {modules}"
 
 
 def _gigabytes(value: int) -> str:
