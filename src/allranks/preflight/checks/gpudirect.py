@@ -45,8 +45,9 @@ def collect(host: Host) -> Optional[Direct]:
     """None without GPUs or active RDMA ports."""
     vendor = host.facts.gpus.vendor or ""
     modules = MODULES.get(vendor)
-    has_port = any(rdma.is_active(host, path) for path in rdma.ports(host).values())
-    if not host.facts.gpu_count or modules is None or not has_port:
+    if not host.facts.gpu_count or modules is None:
+        return None
+    if not any(rdma.is_active(host, path) for path in rdma.ports(host).values()):
         return None
     release = text_in(host, "/proc/sys/kernel/osrelease", 256)
     direct = Direct(vendor)

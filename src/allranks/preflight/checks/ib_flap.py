@@ -42,14 +42,17 @@ def collect(host: Host) -> Optional[Flaps]:
             downs[port] = times
     for path in host.glob("/sys/class/net/*")[:256]:
         changes = number_in(host, f"{path}/carrier_changes")
-        is_radio = host.exists(f"{path}/phy80211") or host.exists(f"{path}/wireless")
-        is_cabled = host.exists(f"{path}/device") and not is_radio
-        if changes is not None and is_cabled and host.text(f"{path}/operstate", 32) == "up":
+        if changes is not None and _is_cabled(host, path) and host.text(f"{path}/operstate", 32) == "up":
             downs[base_name(path)] = changes // 2
     if not downs:
         return None
     up = uptime(host)
     return Flaps(up and round(up / DAY, 2), downs)
+
+
+def _is_cabled(host: Host, path: str) -> bool:
+    """Tell whether there is a device of its own behind it, and no radio."""
+    return host.exists(f"{path}/device") and not host.exists(f"{path}/phy80211") and not host.exists(f"{path}/wireless")
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
@@ -64,13 +67,18 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             is_often = days is not None and count / max(1.0, days) >= A_DAY
             is_odd = len(counts) > 1 and count >= OTHERS * max(usual, 1)
             if count >= MANY and (is_often or (is_odd and len(counts) > 2)):
-                period = "the time since boot"
-                if days is not None:
-                    period = f"{days:.0f} days" if days >= 2 else f"{24 * days:.0f} hours"
-                message = f"the link of {rdma.port_name(port)} on {node} went down {count} times in {period}"
+                message = f"the link of {rdma.port_name(port)} on {node} went down {count} times in {_period(days)}"
                 if is_odd:
                     message += f" (the median of {len(counts)} nodes is {usual})"
                 device = rdma.device_of(port)
                 show = remote(node, f"mlxlink -d {device} -m" if "/" in port else f"ethtool -S {device}")
                 remedy = f"clean, reseat or replace the cable or transceiver, see the switch port: {show}"
                 yield warn("node-network-down", node, message, remedy, interface=device)
+
+
+def _period(days: Optional[float]) -> str:
+    if days is None:
+        return "the time since boot"
+    if days >= 2:
+        return f"{days:.0f} days"
+    return f"{24 * days:.0f} hours"

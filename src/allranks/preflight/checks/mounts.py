@@ -12,7 +12,7 @@ from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, plural
 
 from ..compare import Findings, Nodes, alike, collected, remote, warn
-from ..host import Host, read_mounts, text_in
+from ..host import Host, Mount, read_mounts, text_in
 from ..typed_facts import Request
 
 ID = "mounts"
@@ -25,8 +25,6 @@ NETWORK = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "beegfs", "gpfs", "w
 # fmt: on
 DISKS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs")
 LATER = ("noauto", "x-systemd.automount", "comment=systemd.automount")
-CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
-CONTAINER_VARIABLES = ("KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER")
 MOST = 100
 
 
@@ -43,19 +41,27 @@ def collect(host: Host) -> Optional[Mounts]:
     if not mounted:
         return None
     by_point = {mount.point: mount for mount in mounted}  # the last one covers the others
-    in_container = any(map(host.exists, CONTAINER_FILES)) or any(map(host.env.get, CONTAINER_VARIABLES))
-    fstab = read_mounts(text_in(host, "/etc/fstab"))
-    if in_container or host.text("/run/systemd/container", 64):
-        fstab = []  # what it says is not mounted there
-    wanted = [line for line in fstab if not any(option.startswith(LATER) for option in line.options)]
-    wanted = [one for one in wanted if one.kind in NETWORK or (one.kind in DISKS and "nofail" not in one.options)]
-    absent = [line.point for line in wanted if line.point not in by_point]
+    fstab = [] if _in_container(host) else read_mounts(text_in(host, "/etc/fstab"))
+    absent = [line.point for line in fstab if line.point not in by_point and _is_wanted(line)]
     read_only = []
     for line in fstab:
         now = by_point.get(line.point)
         if now is not None and now.kind in DISKS and "ro" in now.options and "ro" not in line.options:
             read_only.append(line.point)
     return Mounts(absent[:MOST], read_only[:MOST])
+
+
+def _in_container(host: Host) -> bool:
+    """Tell whether this is a container, where what fstab says is not mounted."""
+    if host.exists("/.dockerenv") or host.exists("/run/.containerenv") or host.env.get("KUBERNETES_SERVICE_HOST"):
+        return True
+    return bool(host.env.get("APPTAINER_CONTAINER") or host.text("/run/systemd/container", 64))
+
+
+def _is_wanted(line: Mount) -> bool:
+    if any(option.startswith(LATER) for option in line.options):
+        return False
+    return line.kind in NETWORK or (line.kind in DISKS and "nofail" not in line.options)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
