@@ -79,8 +79,11 @@ def read_log(text: str, up: Optional[float]) -> List[XidEvent]:
         count = events[key].count_ if key in events else 0
         events[key] = XidEvent(*key, count + 1, words.strip()[:200], age)
     others = {pci for code, pci in events if code != RECOVERY}  # it only sums up another Xid
-    sums_up = [key for key, event in events.items() if event.pci in others or "to 0x0 (None)" in event.line]
-    return [event for key, event in events.items() if event.code != RECOVERY or key not in sums_up]
+    return [event for event in events.values() if event.code != RECOVERY or _asks(event, others)]
+
+
+def _asks(event: XidEvent, others: "set[str]") -> bool:
+    return "to 0x0 (None)" not in event.line and event.pci not in others
 
 
 def _read(words: str, probed: str) -> Optional[Tuple[int, str]]:

@@ -157,9 +157,7 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
         limits["somaxconn"] = number
     uid = host.facts.identity.uid
     if limits.get("nproc", -1) >= 0 and uid != 0:  # root may pass it (setrlimit(2))
-        texts = [text_in(host, path, 4096) for path in host.glob("/proc/[0-9]*/status")[:PROCESSES]]
-        threads = [re.findall(THREADS_LINE, text) for text in texts if f"\nUid:\t{uid}\t" in text]
-        limits["nproc_used"] = sum(int(count) for counts in threads for count in counts)
+        limits["nproc_used"] = _tasks_of(host, uid)
     for line in lines_of(host, "/proc/self/cgroup"):
         hierarchy, controllers, path = line.split(":", 2)
         if hierarchy == "0":
@@ -167,6 +165,15 @@ def collect(host: Host) -> Optional[Dict[str, int]]:
         elif "pids" in controllers.split(","):
             _cgroup(host, limits, "/sys/fs/cgroup/pids{}/pids.max", path)
     return limits or None
+
+
+def _tasks_of(host: Host, uid: Optional[int]) -> int:
+    tasks = 0
+    for path in host.glob("/proc/[0-9]*/status")[:PROCESSES]:
+        text = text_in(host, path, 4096)
+        if f"\nUid:\t{uid}\t" in text:
+            tasks += sum(map(int, re.findall(THREADS_LINE, text)))
+    return tasks
 
 
 def _cgroup(host: Host, limits: Dict[str, int], file: str, path: str) -> None:
@@ -191,8 +198,11 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     nodes = collected(facts_by_node, ID, Dict[str, int])
     loads = _loads(request, facts_by_node)
     for key, limit in LIMITS.items():
-        values = {n: one[key] for n, one in nodes.items() if key in one and _binds(key, facts_by_node[n], loads[n])}
-        shortages = {n: _shortage(limit, v, nodes[n].get(f"{key}_used", 0), loads[n]) for n, v in values.items()}
+        shortages = {}
+        for node, limits in nodes.items():
+            if key in limits and _binds(key, facts_by_node[node], loads[node]):
+                used = limits.get(f"{key}_used", 0)
+                shortages[node] = _shortage(limit, limits[key], used, loads[node])
         for (is_short, words), names in alike(shortages, lambda shortage: shortage).items():
             message = f"{limit.subject} on {join_names(names)} is {words}"
             yield fail_if(is_short, limit.label, names, message, limit.remedy.format(node=names[0]))
@@ -200,15 +210,21 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 def _shortage(limit: Limit, value: int, used: int, load: RunLoad) -> Optional[Tuple[bool, str]]:
     """Tell whether it is less than the run needs at least, and say what it is and should be; None with enough room."""
-    is_short = 0 <= value < used + limit.least(load)
-    need = limit.least(load) if is_short else limit.safe(load)
-    if not 0 <= value < used + need:
+    if value < 0:
         return None
-    words = f"{limit.show(value)} ({limit.show(used)} in use)" if used else limit.show(value)
-    if is_short:
-        more = f"{limit.show(need)} more" if used else limit.show(need)
-        return True, f"{words}, and this run needs {more} there ({count_of(load.local, 'rank')} of {load.world})"
-    return False, f"{words}, and {limit.show(need)}{' free' if used else ''} or more is safe"
+    words = limit.show(value)
+    if used:
+        words += f" ({limit.show(used)} in use)"
+    least = limit.least(load)
+    if value < used + least:
+        more = " more" if used else ""
+        ranks = f"{count_of(load.local, 'rank')} of {load.world}"
+        return True, f"{words}, and this run needs {limit.show(least)}{more} there ({ranks})"
+    safe = limit.safe(load)
+    if value < used + safe:
+        free = " free" if used else ""
+        return False, f"{words}, and {limit.show(safe)}{free} or more is safe"
+    return None
 
 
 def _loads(request: Request, facts_by_node: Nodes) -> Dict[str, RunLoad]:

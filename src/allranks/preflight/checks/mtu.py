@@ -8,8 +8,9 @@ fragmentation shows the size that passes (ip(7), IP_PMTUDISC_PROBE).
 from __future__ import annotations
 
 from allranks.findings import Finding
+from allranks.protocol.messages import PeerResult
 
-from ..compare import Findings, Nodes, nodes_with, remote, those
+from ..compare import Findings, Nodes, remote
 from ..peer_pairs import Blame, Tried, blame, is_lossy, tried
 from ..typed_facts import Request
 
@@ -29,14 +30,16 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     hung = {pair for item in hangs for pair in item.pairs}
     for item in hangs:
         yield _hangs(item, pairs, facts_by_node)
-    whole = those(pairs, lambda result: result.arrived == result.sent)
-    smaller = nodes_with(whole, lambda result: 0 < result.mtu_arrived < min(result.mtu_local, LARGEST))
-    for item in blame(pairs, lambda pair, _: pair in smaller and pair not in hung and not is_lossy(pairs, pair)):
+    for item in blame(pairs, lambda pair, r: pair not in hung and _is_smaller(r) and not is_lossy(pairs, pair)):
         result = pairs[item.pairs[0]]
         message = f"packets of {result.mtu_arrived} bytes pass {item.words()}, but those of {result.mtu_local} "
         message += "(the interface's MTU) do not"
         remedy = f"{_lower(item, pairs, facts_by_node, result.mtu_arrived)} (TCP can adapt, RDMA can't)"
         yield Finding(LABEL, "warn", message, remedy, item.where())
+
+
+def _is_smaller(result: PeerResult) -> bool:
+    return 0 < result.mtu_arrived < min(result.mtu_local, LARGEST) and result.arrived == result.sent
 
 
 def _hangs(item: Blame, pairs: Tried, facts_by_node: Nodes) -> Finding:

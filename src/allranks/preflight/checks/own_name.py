@@ -7,10 +7,11 @@ else asks for the own name (RPC, a script's own socket.gethostbyname) does.
 from __future__ import annotations
 
 import ipaddress
+from typing import Sequence
 
 from allranks.text import join_names, plural
 
-from ..compare import Findings, Nodes, alike, evidence_of, nodes_with, those, values_of, warn
+from ..compare import Findings, Nodes, alike, evidence_of, nodes_with, those, warn
 from ..typed_facts import Facts, Request
 
 ID = "own_name"
@@ -30,11 +31,14 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         evidence = evidence_of(unresolved, lambda node: f"{facts_by_node[node].hostname or None}: {names[node].error}")
         remedy = _remedy(unresolved[0], facts_by_node[unresolved[0]])
         yield warn("name-resolution", unresolved, message, remedy, evidence)
-    plain = values_of(names, lambda name: [address.partition("%")[0] for address in name.addresses])
-    loops = those(plain, lambda addresses: all(ipaddress.ip_address(one).is_loopback for one in addresses))
-    for address, nodes in alike(loops, lambda addresses: next(iter(addresses), "")).items():
+    loops = those(names, lambda name: name.addresses and _all_loopback(name.addresses))
+    for address, nodes in alike(loops, lambda name: name.addresses[0]).items():
         message = f"the own name of {join_names(nodes)} resolves to {address}, which no other node can reach"
         yield warn("hostname-resolves-to-loopback", nodes, message, _remedy(nodes[0], facts_by_node[nodes[0]]))
+
+
+def _all_loopback(addresses: Sequence[str]) -> bool:
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)
 
 
 def _remedy(node: str, facts: Facts) -> str:

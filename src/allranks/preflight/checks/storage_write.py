@@ -5,7 +5,7 @@ A small file is written where the program will write. Then fsync(2) waits for th
 
 from __future__ import annotations
 
-from typing import List, Mapping, Optional
+from typing import List, Mapping, Optional, Tuple
 
 from allranks.protocol.records import NamedTuple
 from allranks.text import join_names
@@ -92,11 +92,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _refused(request: Request, what: str, path: str, by_node: Mapping[str, Written]) -> Findings:
-    reasons = {}
-    for node, one in by_node.items():
-        known = [(label, reason) for text, label, reason in REASONS if text in one.why]
-        if one.why:
-            reasons[node] = [*known, (ID, one.why)][0]
+    reasons = {node: _reason(one.why) for node, one in by_node.items() if one.why}
     for (label, reason), nodes in by_value(reasons).items():
         may_be_meant = what == WORKDIR and label == "permission-denied"
         if may_be_meant and len(nodes) == len(by_node) and request.asked.output_dir:
@@ -108,6 +104,14 @@ def _refused(request: Request, what: str, path: str, by_node: Mapping[str, Writt
             remedy += ", or write elsewhere with --output-dir"
         evidence = [f"{node}: {by_node[node].why}" for node in nodes[:4]]
         yield fail_if(what == OUTPUT, label, nodes, message, remedy, evidence)
+
+
+def _reason(why: str) -> Tuple[str, str]:
+    """Choose the label of the finding, and say why."""
+    for text, label, reason in REASONS:
+        if text in why:
+            return label, reason
+    return ID, why
 
 
 def _slow(what: str, path: str, by_node: Mapping[str, Written]) -> Findings:
