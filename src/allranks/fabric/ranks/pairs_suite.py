@@ -261,7 +261,6 @@ class Coordinator(PairsRank):
     """
 
     setup: Setup
-    limit: float
 
     def __init__(self, job: SuiteJob, options: Options) -> None:
         super().__init__(job, options)
@@ -304,7 +303,6 @@ class Coordinator(PairsRank):
             if facts is not None:
                 leaders[node] = facts
         gpu = self.options.backend != "gloo" and all(facts.gpu for facts in leaders.values())
-        self.limit = self.limit_of(gpu)
         self.setup = Setup(leaders, secrets.token_hex(16), gpu)
         self.board.write("setup", self.setup)
 
@@ -321,7 +319,7 @@ class Coordinator(PairsRank):
         tasks = []
         for a, b in pairs:
             if self.lost.keys().isdisjoint((a, b)):
-                limit = self.limit
+                limit = self.limit_of(self.setup.gpu)
                 if not self.impaired.isdisjoint((a, b)):
                     limit *= SHORT
                 tasks.append(PairTask(self.nodes.index(a), self.nodes.index(b), limit))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections import Counter
 from dataclasses import dataclass
 from typing import Dict, Optional
 
@@ -74,8 +75,8 @@ class ProcessGroup:
 
     def _limit_payloads(self, lab: Lab) -> None:
         """Use payloads for which every rank has the memory. With Gloo the ranks of a machine share it."""
-        machines = [fact.machine for fact in self.facts]
-        sharing = [machines.count(machine) for machine in machines]
+        ranks_on = Counter(fact.machine for fact in self.facts)
+        sharing = [ranks_on[fact.machine] for fact in self.facts]
         free = [fact.free for fact in self.facts]
         where = ""
         if lab.backend == "nccl":
