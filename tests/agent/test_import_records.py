@@ -117,11 +117,12 @@ def test_a_file_that_is_edited_while_it_is_read_keeps_no_record(program: Program
     [
         (lambda path: path.chmod(0o666), "is not a file that you alone may write"),
         (lambda path: (path.rename(f"{path}.real"), path.symlink_to(f"{path}.real")), "is not a file that you alone"),
-        (lambda path: path.write_text('{"schema": 1}'), "$.salt"),
+        (lambda path: path.write_text('{"schema": 2}'), "$.salt"),
         (lambda path: path.write_text("[" * 100_000), "cannot be read"),
-        (lambda path: path.write_text(path.read_text().replace('"schema":1', '"schema":2')), "$.schema: expected 1"),
+        (lambda path: path.write_text(path.read_text().replace('"schema":2', '"schema":1')), "$.schema: expected 2"),
+        (lambda path: path.write_text(path.read_text().replace('"schema":2', '"schema":3')), "$.schema: expected 2"),
     ],
-    ids=["writable", "link", "cut", "deep", "newer"],
+    ids=["writable", "link", "cut", "deep", "older", "newer"],
 )  # fmt: skip
 def test_a_record_that_is_none_of_ours_is_refused(program: Program, spoil: Callable[[Path], object], why: str) -> None:
     spoil(program.keep())

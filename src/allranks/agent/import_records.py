@@ -29,7 +29,7 @@ from allranks.protocol.records import NamedTuple
 from .files import names_in, read_file, remove_file, write_all
 from .template import stamp_of
 
-SCHEMA = 1
+SCHEMA = 2  # of what a record has, and where in it
 LIMIT = 4 << 20  # bytes of a record; 2,000 modules take 200 KB
 MOST_RECORDS = 64
 MOST_OWN = 256 << 20  # bytes of the user's files
