@@ -52,3 +52,11 @@ def test_a_program_that_reports_without_end_takes_nothing_from_who_comes_after_t
     past = read_journal(str(tmp_path))
     assert past.begun is not None and past.death is not None
     assert past.attempt.ranks[3].pid == 77
+
+
+def test_ranks_of_an_attempt_before_are_none_of_the_last_one(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path))
+    for message in (StartedMessage(0, 70, 1), StartedMessage(0, 80, 2), StartedMessage(1, 71, 1)):
+        journal.keep(message)
+    attempt = read_journal(str(tmp_path)).attempt
+    assert (attempt.attempt, {rank: one.pid for rank, one in attempt.ranks.items()}) == (2, {0: 80})

@@ -113,7 +113,8 @@ def read_journal(node_dir: str) -> Past:
             if entry.attempt > attempt:
                 attempt = entry.attempt
                 ranks = {}
-            ranks[entry.rank] = RankSummary(entry.pid, entry.start_time)
+            if entry.attempt == attempt:
+                ranks[entry.rank] = RankSummary(entry.pid, entry.start_time)
         elif isinstance(entry, ExitMessage) and entry.attempt == attempt and entry.rank in ranks:
             ranks[entry.rank] = ranks[entry.rank]._replace(exit=entry)
     return past._replace(attempt=AttemptSummary(attempt, ranks, ending=True))
