@@ -111,6 +111,25 @@ def test_a_part_that_raises_or_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch
     assert found["script"]["exists"]
 
 
+def test_parts_are_collected_where_no_thread_may_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    assert collected({"workdir": str(tmp_path), "command": ["true"]})["workdir"]["exists"]
+
+
+def test_a_namespace_that_cannot_be_seen_takes_nothing_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.stat
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        return real("/no/such" if path == "/proc/self/ns/pid" else path, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    identity = facts._identity()  # noqa: SLF001 - no machine of the tests is without it
+    assert (identity.pidns, identity.uid) == (None, os.getuid()) and identity.netns
+
+
 def test_nonsense_requests_do_not_raise() -> None:
     for request in ({}, {"command": []}, {"workdir": "/no/such"}, {"python": "/no/such"}, {"environ": {"PATH": ""}}):
         assert set(collected(request)) == PARTS
@@ -356,6 +375,11 @@ def test_who_holds_a_port(family: socket.AddressFamily, monkeypatch: pytest.Monk
     def refuse(*_: object) -> Any:
         raise PermissionError("seccomp")
 
+    def break_off(*asked: Any) -> Any:
+        yield from dump(*asked)
+        raise TimeoutError
+
+    dump = portowner.dump
     with socket.socket(family) as sock:
         sock.bind(("", 0))
         port = sock.getsockname()[1]
@@ -367,8 +391,10 @@ def test_who_holds_a_port(family: socket.AddressFamily, monkeypatch: pytest.Monk
         assert found is not None and me is not None
         assert (found.pid, found.start_time, found.uid) == (me.pid, me.start, os.getuid())
         assert found.state == "listen" and found.command
-        monkeypatch.setattr(portowner, "dump", refuse)
-        assert who_holds(port) == found
+        listed = portowner._sockets(port)  # noqa: SLF001 - one more of them changes no answer of ours
+        for fails in (refuse, break_off):
+            monkeypatch.setattr(portowner, "dump", fails)
+            assert (who_holds(port), len(portowner._sockets(port))) == (found, len(listed))  # noqa: SLF001
         monkeypatch.setattr(portowner, "_process_of", lambda _: None)
         unseen = who_holds(port)
         assert unseen is not None and (unseen.pid, unseen.note) == (None, "inode known but process not visible")

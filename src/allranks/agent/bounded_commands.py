@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from typing import Callable, Dict, Mapping, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.protocol.codec import encode
 from allranks.protocol.jsontext import JsonObject
@@ -108,14 +108,19 @@ def collect_parts(parts: Sequence[FactPart]) -> JsonObject:
     """Collect parts side by side, each within its limit; one that fails is {"error": …}."""
     facts: JsonObject = {}
     begun = time.monotonic()
-    beside = [part for part in parts if part.seconds]
-    threads = [threading.Thread(target=_run, args=(part, facts), daemon=True) for part in beside]
-    for thread in threads:
-        thread.start()
+    threads: List[Tuple[FactPart, threading.Thread]] = []
+    for part in parts:
+        if part.seconds:
+            thread = threading.Thread(target=_run, args=(part, facts), daemon=True)
+            try:
+                thread.start()
+                threads.append((part, thread))
+            except RuntimeError:  # no more threads are allowed
+                _run(part, facts)
     for part in parts:
         if not part.seconds:
             _run(part, facts)
-    for part, thread in zip(beside, threads):  # noqa: B905 - Python 3.8
+    for part, thread in threads:
         thread.join(max(0.0, begun + part.seconds - time.monotonic()))
     result = facts.copy()  # a thread that comes late writes into the other one
     for part in parts:

@@ -290,8 +290,8 @@ def _identity() -> Identity:
     return Identity(
         boot_id=read_text("/proc/sys/kernel/random/boot_id") or None,
         machine_id=read_text("/etc/machine-id") or None,
-        netns=os.stat("/proc/self/ns/net").st_ino,
-        pidns=os.stat("/proc/self/ns/pid").st_ino,
+        netns=_inode("/proc/self/ns/net"),
+        pidns=_inode("/proc/self/ns/pid"),
         uid=os.getuid(),
         user=user_name(os.getuid()),
         hardware=read_text("/sys/class/dmi/id/product_uuid") or None,
@@ -307,6 +307,13 @@ def scheduler(environ: Mapping[str, str], cgroup: str) -> NodeScheduler:
     if environ.get("KUBERNETES_SERVICE_HOST") or "/kubepods" in cgroup:
         return NodeScheduler("kubernetes", socket.gethostname())
     return NodeScheduler("none")
+
+
+def _inode(path: str) -> Optional[int]:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
 
 
 def _memory() -> Memory:

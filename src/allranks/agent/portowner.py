@@ -93,7 +93,8 @@ def _sockets(port: int) -> List[_Socket]:
     for family, table in ((socket.AF_INET, "/proc/net/tcp"), (socket.AF_INET6, "/proc/net/tcp6")):
         body = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
         try:
-            for answer in dump(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, body, _SOCK_DIAG_BY_FAMILY):
+            answers = list(dump(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, body, _SOCK_DIAG_BY_FAMILY))
+            for answer in answers:  # all or none: what /proc has is not to stand beside a part of them
                 if struct.unpack_from(">H", answer, 4)[0] == port:
                     uid, inode = struct.unpack_from("=II", answer, 64)
                     sockets.append(_Socket(answer[1], uid, inode))

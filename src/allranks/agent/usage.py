@@ -68,7 +68,7 @@ class Sampler:
             t=round(t, 3),
             seconds=round(seconds, 3),
             cores=os.cpu_count() or 0,
-            load=round(os.getloadavg()[0], 2),
+            load=_load_average(),
             cpu_used=used,
             cpu_ranks=by_ranks,
             cpu_others=others,
@@ -166,6 +166,13 @@ def _disks(counts: Dict[str, float], disks: Set[str]) -> None:
         counts["disk_written"] += fields[6] * SECTOR
         counts["disk_wait"] += (fields[3] + fields[7]) / 1000
         counts["disk_busy " + words[2]] = fields[9] / 1000
+
+
+def _load_average() -> Optional[float]:
+    try:
+        return round(os.getloadavg()[0], 2)
+    except OSError:
+        return None
 
 
 def _memory() -> Tuple[Optional[int], Optional[int]]:
