@@ -65,3 +65,31 @@ def test_the_relay_changes_no_byte_whatever_its_output_is(short, kind):
     assert relay.wait(60) == 0
     os.close(ours)
     listener.close()
+
+
+class Dials:
+    """Stands in for what dials: it says how many ends of the pipe to its session are open in its process."""
+
+    def __init__(self, rules):
+        self.rules = rules
+
+    def run(self):
+        fds = Path("/proc/self/fd")
+        session = os.readlink(fds / str(self.rules._session))  # noqa: SLF001
+        ends = [fd for fd in os.listdir(fds) if os.path.islink(fds / fd) and os.readlink(fds / fd) == session]
+        raise ValueError(f"{len(ends)} end is open")
+
+
+def test_what_dials_holds_the_pipe_to_its_session_by_one_end(monkeypatch):
+    monkeypatch.setattr(boot, "logind", lambda: None)
+    assert boot._dial_apart(Dials).why == "ValueError: 1 end is open"  # noqa: SLF001
+
+
+def test_why_nothing_that_dials_can_be_started_is_said(monkeypatch):
+    def refuse():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(boot, "logind", lambda: None)
+    monkeypatch.setattr(os, "fork", refuse)
+    words = "nothing that dials could be started there: Resource temporarily unavailable"
+    assert boot._dial_apart(Dials).why == words  # noqa: SLF001

@@ -166,9 +166,9 @@ def _dial(header: DialHeader, files: Files) -> None:
     relay = Relay(spawn, ends_agent=not header.apart)
 
     def dialler(rules: Rules) -> Dialler:
-        own = Dialler(tries, hello, relay, rules, say, patience=header.patience, lease=header.lease)
-        own.one_signal = header.engine
-        return own
+        return Dialler(
+            tries, hello, relay, rules, say, patience=header.patience, lease=header.lease, one_signal=header.engine
+        )
 
     if header.apart:
         _say(_dial_apart(dialler))
@@ -189,17 +189,24 @@ def _dial_apart(make: Callable[[Rules], Dialler]) -> DialledMessage:
     if encryption() is None:
         return DialledMessage(why="the connection would not be encrypted: its Python has no ssl module")
     read_end, write_end = os.pipe()
-    _leave_session(None, partial(_dial_and_report, make, write_end))
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        text = pipe.read().decode("utf-8", "replace")
+    with os.fdopen(read_end, "rb") as answer:
+        try:
+            _leave_session(None, partial(_dial_and_report, make, read_end, write_end))
+        except OSError as error:
+            return DialledMessage(why="nothing that dials could be started there: %s" % (error.strerror or error))
+        finally:
+            os.close(write_end)
+        text = answer.read().decode("utf-8", "replace")
     return decode(DialledMessage, read_json(text)) if text else DialledMessage()
 
 
-def _dial_and_report(make: Callable[[Rules], Dialler], report: int) -> None:
-    """Dial; `report` gets why the controller has not taken this node, and is closed where it has."""
+def _dial_and_report(make: Callable[[Rules], Dialler], session: int, report: int) -> None:
+    """Dial; `report` gets why the controller has not taken this node, and is closed where it has.
+
+    `session` is its other end, which the ssh session reads."""
     from .dial import LeavingRules  # late: other modes do without
 
+    os.close(session)
     rules = LeavingRules(report)
     try:
         outcome = make(rules).run()

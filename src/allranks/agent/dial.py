@@ -452,6 +452,8 @@ class Dialler:
     """Dials, and serves the connection until the run is over. `say` shows a line to the person at this node.
 
     Without a word from the coordinator it goes on for `patience`, and once an agent runs here for `lease` (seconds).
+    With `one_signal` a second one ends no more than the first: an engine repeats it, and ends us by SIGKILL when its
+    time is up.
     """
 
     def __init__(
@@ -464,6 +466,7 @@ class Dialler:
         *,
         patience: float,
         lease: float,
+        one_signal: bool = False,
     ) -> None:
         self._tries = tries
         self._hello = hello
@@ -472,7 +475,7 @@ class Dialler:
         self._say = say
         self._patience = patience
         self._lease = lease
-        self.one_signal = False  # an engine repeats it, and ends us by SIGKILL when its time is up
+        self._one_signal = one_signal
         self._signals = tries.signals
         self._connection: Optional[Connection] = None
         self._heard = 0.0  # when the coordinator of this run last said something
@@ -660,7 +663,7 @@ class Dialler:
     def _pass_signal(self, connection: Connection) -> None:
         """Ask the coordinator to end the run in order; a second signal does not wait for that."""
         ends = self._signals.ends
-        if self._rules.leaves_at_once or (len(ends) > 1 and not self.one_signal):
+        if self._rules.leaves_at_once or (len(ends) > 1 and not self._one_signal):
             self._over = self._leave(ends[0])
         elif not self._passed_on:
             self._passed_on = True
