@@ -14,6 +14,7 @@ import pytest
 from tests.agent.test_runner import HERE, copy_runner
 from tests.hosts.waiting import BOUND
 
+from allranks.agent import runner_template
 from allranks.agent.forking import difference, sees_devices
 from allranks.protocol.node_names import OWN_NAMES
 
@@ -131,6 +132,17 @@ def test_random_numbers_of_each_rank_are_its_own(place: Path) -> None:
     lines = [line.split() for line in ended.stdout.splitlines()]
     assert len(lines) == 2, ended.stderr
     assert not set(lines[0]) & set(lines[1])
+
+
+def test_standard_error_stays_where_no_thread_can_be_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise BlockingIOError("no more processes")
+
+    held = sys.stderr
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(BlockingIOError):
+        runner_template.check_threads()
+    assert sys.stderr is held
 
 
 def test_an_environment_that_differs_is_named() -> None:

@@ -137,10 +137,10 @@ def preload(names: List[str], modules: Dict[str, str], runner: Type[Known]) -> N
     check_modules(modules, runner)
     if len(sys._current_frames()) > 1:
         raise Unfit("what it imports starts a Python thread")
-    opened = open_files()
-    for fd in sorted(opened.keys() - descriptors.keys()):
-        if opened[fd] not in mapped_files():
-            raise Unfit("what it imports leaves %s open" % opened[fd])
+    mapped = mapped_files()
+    for fd, file in sorted(open_files().items()):
+        if fd not in descriptors and file not in mapped:
+            raise Unfit("what it imports leaves %s open" % file)
     if os.getcwd() != place:
         raise Unfit("what it imports changes the working directory")
     check_children()
@@ -258,12 +258,14 @@ def check_threads() -> None:
     A library that survives forks ends its threads when the process forks (OpenBLAS and others, by pthread_atfork). So a
     child is forked and ends at once: what is here afterwards is a thread that its library does not care for."""
     held = sys.stderr
-    with open(os.devnull, "w", encoding="utf-8") as sys.stderr:  # Python warns of forks where there are threads
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0)
-        os.waitpid(pid, 0)
-    sys.stderr = held
+    try:
+        with open(os.devnull, "w", encoding="utf-8") as sys.stderr:  # Python warns of forks where there are threads
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+    finally:
+        sys.stderr = held
     deadline = time.monotonic() + THREADS_SECONDS
     while len(os.listdir("/proc/self/task")) > 1:
         if time.monotonic() > deadline:
