@@ -108,6 +108,15 @@ def test_before_python_3_9(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen("os._exit(4)") == [(3, 4)]
 
 
+def test_without_a_library_to_call_no_process_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no shared library can be opened")
+
+    monkeypatch.delattr(exitwatcher.os, "pidfd_open", raising=False)
+    monkeypatch.setattr(exitwatcher.ctypes, "CDLL", refuse)
+    assert exitwatcher._pidfd(os.getpid()) is None  # noqa: SLF001 - no machine of the tests is without it
+
+
 def test_the_living_and_the_gone_have_no_status() -> None:
     assert exit_status(os.getpid()) is None
     child = subprocess.Popen(["true"])

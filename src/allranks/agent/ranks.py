@@ -73,15 +73,19 @@ class ExitWatcher:
             for old in list(self._open):
                 self._close(old)
             self._attempt = attempt
-        pid = report.pid
-        fd = _pidfd(pid) if pid is not None and _has_variable(pid, self._proof) else None
-        if pid is not None and fd is not None:
-            self._open.append(fd)
-            process = read_process(pid)
-            if process is not None:
-                self.processes[report.rank] = process
-            self._selector.register(fd, selectors.EVENT_READ, partial(self._ended, fd, pid, report.rank))
+        if report.pid is not None and _has_variable(report.pid, self._proof):
+            self._follow(report.pid, report.rank)
         return True
+
+    def _follow(self, pid: int, rank: int) -> None:
+        fd = _pidfd(pid)
+        if fd is None:
+            return
+        self._open.append(fd)
+        process = read_process(pid)
+        if process is not None:
+            self.processes[rank] = process
+        self._selector.register(fd, selectors.EVENT_READ, partial(self._ended, fd, pid, rank))
 
     def _ended(self, fd: int, pid: int, rank: int) -> None:
         status = exit_status(pid)
@@ -122,10 +126,12 @@ def _pidfd(pid: int) -> Optional[int]:
     try:
         if hasattr(os, "pidfd_open"):
             return os.pidfd_open(pid)
-    except OSError:
+        fd = int(ctypes.CDLL(None).syscall(PIDFD_OPEN, pid, 0))
+    except OSError:  # of the library too
         return None
-    fd = int(ctypes.CDLL(None).syscall(PIDFD_OPEN, pid, 0))
-    return None if fd < 0 else fd
+    if fd < 0:
+        return None
+    return fd
 
 
 FILE_TICK = 0.25  # seconds between reads of followed files while ranks run
