@@ -82,7 +82,8 @@ def _free_port() -> int:
     """Return a port that nothing uses, below the kernel's own range."""
     import random  # late: 2 ms, and the master's node alone needs it
 
-    low, high = map(int, read_text("/proc/sys/net/ipv4/ip_local_port_range").split() or ("32768", "60999"))
+    limits = read_text("/proc/sys/net/ipv4/ip_local_port_range").split() or ["32768", "60999"]
+    low, high = (int(limit) for limit in limits)
     ranges = ((LOWEST_PORT, low - 1), (high + 1, 65535), (LOWEST_PORT, 65535))
     first, last = next(ports for ports in ranges if ports[1] - ports[0] > 100)
     for _ in range(TRIES):
@@ -228,12 +229,17 @@ def knock(
         data = sock.recv(256)
         while data and data != token and token.startswith(data):
             data += sock.recv(256)
-        way = way._replace(ok=True)
-        if data != token:
-            way = way._replace(ok=False, error="foreign", text="another program answers there")
+        if data == token:
+            way = way._replace(ok=True)
+        else:
+            way = way._replace(error="foreign", text="another program answers there")
     except (OSError, UnicodeError) as error:
-        word = "reset" if sock is not None and isinstance(error, ConnectionResetError) else failure_word(error)
-        text = "no answer" if word == "timeout" else getattr(error, "strerror", None) or str(error)
+        word = failure_word(error)
+        text = getattr(error, "strerror", None) or str(error)
+        if sock is not None and isinstance(error, ConnectionResetError):
+            word = "reset"
+        elif word == "timeout":
+            text = "no answer"
         way = way._replace(error=word, text=text)
     if sock is not None and not way.ok:
         sock.close()

@@ -465,7 +465,6 @@ def describe(error: BaseException) -> JsonObject:
     """Return what an error file says of an exception."""
     now = time.time()
     kind = type(error)
-    text = text_of(error)
     with Library():  # it imports more when it is called
         import traceback
 
@@ -474,7 +473,7 @@ def describe(error: BaseException) -> JsonObject:
     facts = dict(described(error), schema=1, module=kind.__module__, calls=newest_calls())
     facts.update(t=now, rank=Known.rank, pid=Known.pid, traceback=trace)
     facts["chain"] = [dict(described(one), link=how) for one, how in causes_of(error)]
-    return {"message": {"message": "%s: %s" % (kind.__name__, text), "extraInfo": more}, "allranks": facts}
+    return {"message": {"message": "%s: %s" % (kind.__name__, facts["text"]), "extraInfo": more}, "allranks": facts}
 
 
 def newest_calls() -> List[JsonObject]:

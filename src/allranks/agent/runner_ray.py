@@ -146,8 +146,10 @@ class RayNode:
         for pid, (name, _) in self.main.items():
             # behind the name: the state first, the status of the end last (proc(5))
             fields = text_of("/proc/%d/stat" % pid).rpartition(")")[2].split()
-            if not fields or fields[0] == "Z":
-                self.fail(name, pid, int(fields[-1]) if fields else None)
+            if not fields:
+                self.fail(name, pid, None)
+            elif fields[0] == "Z":
+                self.fail(name, pid, int(fields[-1]))
         ended, status = os.waitpid(self.starter, os.WNOHANG)
         if ended:
             self.fail("ray start", self.starter, status)
@@ -206,7 +208,8 @@ class RayCluster:
         nodes = self.ask()
         now = time.monotonic()
         if len(nodes) >= len(self.awaited):
-            gpus, cpus = (sum(node["Resources"].get(name, 0) for node in nodes) for name in ("GPU", "CPU"))
+            gpus = sum(node["Resources"].get("GPU", 0) for node in nodes)
+            cpus = sum(node["Resources"].get("CPU", 0) for node in nodes)
             print("%s %d nodes: %d GPUs, %d CPUs" % (ALL_HERE, len(nodes), gpus, cpus), flush=True)
             return True
         if now - self.said > SAID:
@@ -225,7 +228,8 @@ class RayCluster:
             except OSError:
                 return []
             # What `ray.nodes()` reads, without a driver of Ray's: a job would be counted.
-            address = ("[%s]:%d" if ":" in self.place[0] else "%s:%d") % self.place
+            host, port = self.place
+            address = "%s:%d" % ("[%s]" % host if ":" in host else host, port)
             create = importlib.import_module("ray._raylet").GcsClientOptions.create
             options = create(address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
             self.state = importlib.import_module("ray._private.state").GlobalState()
@@ -260,9 +264,11 @@ def start_ray(words: List[str]) -> None:
     sockets = []
     for name in names:
         if name not in given:
-            sockets.append(socket.socket())
-            sockets[-1].bind(("", 0))
-            sys.argv.append("--%s=%d" % (name.replace("_", "-"), sockets[-1].getsockname()[1]))
+            sock = socket.socket()
+            sock.bind(("", 0))
+            sockets.append(sock)
+            port = sock.getsockname()[1]
+            sys.argv.append("--%s=%d" % (name.replace("_", "-"), port))
     for sock in sockets:  # all of them at once, so that no two ports are the same
         sock.close()
     sys.exit(scripts.main())

@@ -261,10 +261,11 @@ class _Dump:
         self._sent_to_process = False
         self._error = ""
         self.waits = False
-        helper = helper_thread(process.pid)
         if not catches(process.pid, STACKS_SIGNAL):
             self._error = "the program has no dump handler"
-        elif helper is not None and _tgkill(process.pid, helper):
+            return
+        helper = helper_thread(process.pid)
+        if helper is not None and _tgkill(process.pid, helper):
             self.waits = True
         elif may_signal:
             self.waits = self._sent_to_process = send_signal(process, STACKS_SIGNAL)
