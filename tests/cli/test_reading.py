@@ -433,6 +433,10 @@ def test_the_status_of_a_run_is_made_of_documents_that_are_read_once(runs, shell
     read = RunDirectory.read_document
     monkeypatch.setattr(RunDirectory, "read_document", lambda self, name: reads.append(name) or read(self, name))
     assert (run.condition().state, sorted(reads)) == ("done", ["result.json", "status.json"])
+    (run.path / "result.json").unlink()
+    reads.clear()
+    assert run.condition().state == "orphaned"
+    assert (reads.count("run.json"), reads.count("status.json")) == (1, 1)
 
 
 def test_a_limit_of_zero_is_a_limit(runs):

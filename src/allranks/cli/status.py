@@ -124,7 +124,7 @@ def silence(run: RunDirectory, condition: RunCondition, now: float) -> Silence |
     if condition.state not in GOING_ON or not written:
         return None
     document = run.read_run()
-    if document.engine or run.job_in(document) is not None:
+    if not run.is_on_hosts(document):
         return None
     if now - written <= silent_after(document):
         return None

@@ -27,11 +27,6 @@ from .exceptions import Raised
 CHANNEL = "channel"  # `check` of a finding that says why this machine could not open a channel again
 
 
-def beat_of(lease: float) -> float:
-    """Return the seconds between two signs of life of the controller; three that are missing renew a channel."""
-    return max(0.5, min(5.0, lease / 6))
-
-
 @dataclass(frozen=True)
 class RankEnd:
     """How the main process of a rank ended, and what it left.

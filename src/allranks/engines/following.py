@@ -154,9 +154,9 @@ def follow_run(run: RunDirectory, view: View, take_over: bool) -> StartedRun:
 def _is_led_elsewhere(run: RunDirectory, view: View) -> bool:
     """Whether a controller on another machine writes to a disk of both; its next word is waited for."""
     status = run.read_status()
-    if not run.is_written_elsewhere(status):
-        return False
     document = run.read_run()
+    if not run.is_written_elsewhere(document, status):
+        return False
     if document.controller is not None:
         view.say("note", f"{run.name} has its controller on {document.controller.host}: waiting for its next word")
     deadline = time.monotonic() + silent_after(document)

@@ -22,13 +22,13 @@ from types import FrameType
 from typing import Protocol
 
 from allranks.cluster import Cluster, Node
-from allranks.diagnose.incident import CHANNEL, beat_of
+from allranks.diagnose.incident import CHANNEL
 from allranks.findings import Finding
 from allranks.protocol.frames import Frame, Stream
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.orders import EndOrder, HelloOrder, Order, PingOrder, ReleaseOrder, pack_order
 from allranks.protocol.run_facts import NodeBack, NodeConnecting, NodeLost, NodeSilent
-from allranks.settings.runspec import Limits
+from allranks.settings.runspec import Limits, beat_of
 
 from .channel import Channel, ChannelFailed, pipe_of
 from .gate import LogRoom

@@ -23,7 +23,7 @@ from allranks.agent.processes import USER_SIGNALS, survive_user_signals
 from allranks.cluster import Cluster, Node
 from allranks.cluster.nodes import JOINED
 from allranks.diagnose.causes import exit_code
-from allranks.diagnose.incident import Incident, beat_of
+from allranks.diagnose.incident import Incident
 from allranks.diagnose.recorded import newest
 from allranks.diagnose.roles import OWN, RoleEnd, at_fault
 from allranks.errors import AllranksError, UsageError
@@ -70,6 +70,7 @@ from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
 from allranks.settings.ray import name_of
+from allranks.settings.runspec import beat_of
 from allranks.text import join_words
 
 from .channel import Shipper

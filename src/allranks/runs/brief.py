@@ -103,7 +103,7 @@ def lease_end(run: RunDirectory, condition: RunCondition, now: float) -> LeaseEn
     if condition.state != ORPHANED or not condition.status.t:
         return None
     document = run.read_run()
-    if document.engine or run.job_in(document) is not None:
+    if not run.is_on_hosts(document):
         return None
     ended = lease_end_of(document, condition.status)
     return ended if now > ended.ranks_t else None

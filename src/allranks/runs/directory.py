@@ -412,9 +412,16 @@ class RunDirectory:
         """Where it is, of a run in pods or on cloud machines; {} for any other."""
         return self.read_run().engine
 
+    def is_on_hosts(self, document: RunDocument) -> bool:
+        """Return whether the run has its own controller on its hosts: it is in no Slurm job, no pod, no cloud."""
+        return not document.engine and self.job_in(document) is None
+
     def controller_alive(self) -> bool:
         """Return whether the controller that run.json names lives on this host, or elsewhere as its engine knows."""
-        controller = self.read_run().controller
+        return self._has_controller(self.read_run())
+
+    def _has_controller(self, document: RunDocument) -> bool:
+        controller = document.controller
         if controller is None or controller.host != platform.node():
             return self._lives_elsewhere()
         if controller.pid is None:
@@ -432,11 +439,10 @@ class RunDirectory:
             self._ask_again = time.monotonic() + ASK_EVERY
         return self._goes_on_elsewhere
 
-    def is_written_elsewhere(self, status: StatusDocument) -> bool:
+    def is_written_elsewhere(self, document: RunDocument, status: StatusDocument) -> bool:
         """Whether a controller on another machine may have written it on a disk of both: its lease has not ended."""
-        document = self.read_run()
         controller = document.controller
-        if controller is None or controller.host == platform.node() or document.engine or self.job_in(document):
+        if controller is None or controller.host == platform.node() or not self.is_on_hosts(document):
             return False
         return status.t > 0 and time.time() <= lease_end_of(document, status).ranks_t
 
@@ -446,16 +452,18 @@ class RunDirectory:
 
     def condition(self) -> RunCondition:
         """Return the run's state, with the documents that say it, each read once."""
-        is_alive = False
         result = self.read_result()
         if result is None:
-            is_alive = self.controller_alive()
+            document = self.read_run()
+            has_controller = self._has_controller(document)
             result = self.read_result()  # asked again: a controller writes it, then it ends
+            if result is None:
+                status = self.read_status()
+                if has_controller or self.is_written_elsewhere(document, status):
+                    return RunCondition(status.state or "starting", status, None)
+                return RunCondition(ORPHANED, status, None)
         status = self.read_status()
-        state = status.state or "starting"
-        if result is None:
-            goes_on = is_alive or self.is_written_elsewhere(status)
-            return RunCondition(state if goes_on else ORPHANED, status, None)
+        state = status.state
         if state not in OVER:  # a full disk has kept the last status.json from being written
             state = STATES.get(result.exit, "failed")
         return RunCondition(state, at_rest(status), result)

@@ -17,7 +17,7 @@ from allranks.protocol.codec import decode_each, decode_parts, needs, omit_empty
 from allranks.protocol.jsontext import Json, JsonObject
 from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.samples import NodeUsage
-from allranks.settings.runspec import Limits, Role
+from allranks.settings.runspec import Limits, Role, beat_of
 
 GOING_ON = ("starting", "gating", "proving", "running", "ending")  # states of a run, in their order
 OVER = ("done", "failed", "stopped")  # states of a run that has ended
@@ -455,15 +455,11 @@ class LeaseEnd(NamedTuple):
 
 def silent_after(run: RunDocument) -> float:
     """Give the seconds after which a controller that writes no status.json is silent: three beats, and a little."""
-    from allranks.diagnose.incident import beat_of  # imported late, as below
-
     return 3 * beat_of(saved_limit(run, "lease")) + 1.0
 
 
 def lease_end_of(run: RunDocument, status: StatusDocument) -> LeaseEnd:
     """Tell when a controller would have ended that wrote status.json last: it does once a beat."""
-    from allranks.diagnose.incident import beat_of  # imported late: few runs have lost their controller
-
     lease = saved_limit(run, "lease")
     return LeaseEnd(status.t, status.t + beat_of(lease) + lease + saved_limit(run, "grace"))
 

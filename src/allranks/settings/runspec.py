@@ -294,6 +294,11 @@ class Limits:
     pg_timeout_forced: bool = False  # --pg-timeout was an option: it overrides the script's own
 
 
+def beat_of(lease: float) -> float:
+    """Return the seconds between two signs of life of the controller; three that are missing renew a channel."""
+    return max(0.5, min(5.0, lease / 6))
+
+
 @dataclass(frozen=True)
 class Places:
     """Names and directories."""

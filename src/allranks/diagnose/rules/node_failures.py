@@ -9,11 +9,12 @@ from dataclasses import replace
 from allranks.findings import Where
 from allranks.protocol.messages import FaultMessage
 from allranks.protocol.run_facts import LauncherPaused, Stamped
+from allranks.settings.runspec import beat_of
 from allranks.text import with_reason
 
 from ..candidate import Candidate, Strength
 from ..causes import CAUSES
-from ..incident import CHANNEL, Incident, beat_of
+from ..incident import CHANNEL, Incident
 from ..signatures import cause_of
 from ..words import SIGNALS, count_ranks, name_nodes, one_line, utc
 
