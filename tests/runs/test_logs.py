@@ -1,5 +1,6 @@
 """The run directory: names, documents, events, logs at offsets, and who controls it."""
 
+import errno
 import os
 import subprocess
 
@@ -220,6 +221,46 @@ def test_many_open_logs_stay_within_the_limit(run, monkeypatch):
             assert writer.write(0, "h1", Stream(RANK_LOG, rank, 0), turn * 2, b"%d\n" % turn)
     assert len(os.listdir("/proc/self/fd")) <= before + 4
     assert run.log_path(0, "h1", RANK_LOG, 49, 0).read_text() == "0\n1\n2\n"
+
+
+def test_a_descriptor_whose_close_fails_is_given_up(run, monkeypatch):
+    monkeypatch.setattr("allranks.runs.logs.OPEN_FILES", 1)
+    writer = LogWriter(run)
+    first, second = Stream(RANK_LOG, 0, 0), Stream(RANK_LOG, 1, 0)
+    assert writer.write(0, "h1", first, 0, b"one\n")
+    close = os.close
+
+    def close_and_fail(descriptor):
+        close(descriptor)
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "close", close_and_fail)  # as NFS does where the quota is over
+    assert not writer.write(0, "h1", second, 0, b"two\n")
+    assert writer.failure == os.strerror(errno.EDQUOT)
+    monkeypatch.setattr(os, "close", close)
+    assert writer.write(0, "h1", second, 0, b"two\n")
+    assert writer.write(0, "h1", first, 4, b"more\n")
+    writer.close()
+    assert run.log_path(0, "h1", *first).read_text() == "one\nmore\n"
+    assert run.log_path(0, "h1", *second).read_text() == "two\n"
+
+
+def test_a_failing_look_at_a_file_loses_neither_its_descriptor_nor_its_bytes(run, monkeypatch):
+    stream = Stream(RANK_LOG, 0, 0)
+    LogWriter(run).write(0, "h1", stream, 0, b"one\n")
+    writer = LogWriter(run)
+    before = len(os.listdir("/proc/self/fd"))
+    fstat = os.fstat
+
+    def fail(descriptor):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "fstat", fail)
+    assert not writer.write(0, "h1", stream, 4, b"two\n")
+    monkeypatch.setattr(os, "fstat", fstat)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert writer.write(0, "h1", stream, 4, b"two\n")
+    assert (writer.gaps, run.log_path(0, "h1", *stream).read_text()) == (0, "one\ntwo\n")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")

@@ -113,7 +113,7 @@ SHARED = (METRICS, STACKS)  # one file a rank over all attempts, whichever node 
 CLOSED = -1  # in the place of a descriptor
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)  # 32,768 ranks may have several each
 class _Log:
     """A stream of a node: the file that has it, and where its bytes belong there."""
 
@@ -124,8 +124,10 @@ class _Log:
     arrived: float | None = None  # or when the first piece came, which is not in it yet
 
     def size(self) -> int:
-        """Return how much of the stream is here."""
-        return (self.end or 0) - (self.base or 0)
+        """Return how much of the stream is here; 0 until its file was looked at."""
+        if self.end is None:
+            return 0
+        return self.end - (self.base or 0)
 
 
 class LogWriter:
@@ -175,7 +177,7 @@ class LogWriter:
             self._gaps[node_index] += offset - end
             end = offset
         if stream.kind == RANK_LOG:
-            self._index(log, self._run.log_file(node_index, node_name, *stream), end)
+            self._index(log, node_index, node_name, stream, end)
         self._fresh.setdefault(node_index, set()).add(stream)
         _append(log, data[skip:] if skip else data, end)
         return True
@@ -184,23 +186,29 @@ class LogWriter:
         log = self._logs[node_index].setdefault(stream, _Log())
         if self._attempts is not None and stream.kind in OF_LOGS:
             self._attempts.add(stream.attempt)
+        if len(self._open) >= OPEN_FILES:
+            self._close(next(iter(self._open)))
         log.fd = _open(self._run.log_file(node_index, node_name, *stream))
+        self._open[log] = None  # at once: a step below that fails must not lose the descriptor
         if log.end is None:
-            log.end = os.fstat(log.fd).st_size
+            try:
+                log.end = os.fstat(log.fd).st_size
+            except OSError:
+                self._close(log)
+                raise
         if node_index in self._newcomers and stream.kind in SHARED and log.base is None:
             self._begin_at(node_index, stream, log.end)
-        self._open[log] = None
-        if len(self._open) > OPEN_FILES:
-            self._close(next(iter(self._open)))
         return log
 
     def _close(self, log: _Log) -> None:
-        if log.fd != CLOSED:
-            os.close(log.fd)
-            log.fd = CLOSED
-            del self._open[log]
+        if log.fd == CLOSED:
+            return
+        descriptor = log.fd
+        log.fd = CLOSED  # given up first: Linux closes it also where close(2) fails
+        del self._open[log]
+        os.close(descriptor)
 
-    def _index(self, log: _Log, file: str, offset: int) -> None:
+    def _index(self, log: _Log, node_index: int, node_name: str, stream: Stream, offset: int) -> None:
         """Note when which byte arrived, at most once a second: `logs --since` reads it.
 
         The first piece is noted with the second: most ranks of a large run print once and are quiet for long.
@@ -218,7 +226,7 @@ class LogWriter:
             log.indexed = now
             arrivals.append((now, offset))
         if arrivals:
-            note(Path(file.removesuffix(".log") + ".idx"), *arrivals)
+            note(index_path(self._run.log_path(node_index, node_name, *stream)), *arrivals)
 
     def begin_anew(self, node_index: int, node_name: str) -> None:
         """Go on with another agent of a node: what it sends of a file that is there comes after what is in it."""
@@ -227,7 +235,8 @@ class LogWriter:
         logs = self._logs[node_index]
         for stream, log in list(logs.items()):
             if stream.kind in (*SHARED, NODE_LOG) and log.end is not None:
-                self._close(log)
+                with contextlib.suppress(OSError):
+                    self._close(log)
                 del logs[stream]
         stream = Stream(NODE_LOG, 0, 0)
         self._begin_at(node_index, stream, size_of(self._run.log_path(node_index, node_name, *stream)))
@@ -248,7 +257,8 @@ class LogWriter:
         """Begin behind all that a file has, with what is new of a node that may have written to it before."""
         log = self._logs[node_index].setdefault(stream, _Log())
         sent = log.size()
-        self._close(log)
+        with contextlib.suppress(OSError):
+            self._close(log)
         log.end = size_of(self._run.log_path(node_index, "", *stream))
         self._begin_at(node_index, stream, log.end - sent)
 
@@ -293,7 +303,8 @@ class LogWriter:
     def close(self) -> None:
         """Close all files."""
         for log in list(self._open):
-            self._close(log)
+            with contextlib.suppress(OSError):
+                self._close(log)
 
 
 def _append(log: _Log, data: bytes, at: int) -> None:
