@@ -568,12 +568,20 @@ class Controller:
             self._acknowledge()
         if self._is_due("look", now, LOOK_EVERY):
             self._look_at_ranks(now)
-            for node in self.listed_again():
-                if all(node.host != member.node.host for member in self.links.members.values()):
-                    self.feed(NodeListed(node))
+            self._look_who_is_listed()
         if self._is_due("status", now, status_pause(self.roster.world_size, self.links.beat)):
             self._write_status()
         self.view.tick(time.time())
+
+    def _look_who_is_listed(self) -> None:
+        listed = self.listed_again()
+        if not listed:
+            return
+        hosts = {member.node.host for member in self.links.members.values()}
+        for node in listed:
+            if node.host not in hosts:
+                hosts.add(node.host)
+                self.feed(NodeListed(node))
 
     def _is_due(self, what: str, now: float, pause: float) -> bool:
         if now < self._next.get(what, 0.0):

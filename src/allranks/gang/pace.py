@@ -74,7 +74,9 @@ class PaceWatch:
         node = self.roster.nodes.get(stamped.node)
         if node is None:
             return []
-        before = (node.usage.devices if node.usage is not None else None) or NOTHING
+        before = NOTHING
+        if node.usage is not None and node.usage.devices is not None:
+            before = node.usage.devices
         node.usage = stamped.fact
         samples = self._samples.setdefault(stamped.node, [])
         samples.append(stamped.fact._replace(t=stamped.t))

@@ -142,15 +142,23 @@ def setup_order(spec: RunSpec, context: RunContext, node_dir: str = "<node dir>"
     """Ask an agent for the facts of its node."""
     workdir = workdir_on(spec, context, node_dir)
     words = read_training(spec)
-    program = spec.launch.command
-    if launched_by(spec) is not None:
-        program = words.program if words.kind == "program" or words.python is None else (words.python, *words.program)
-    kind = "python-module" if spec.tests.test else "program"  # tests are Python, whatever else they run beside
+    if launched_by(spec) is None:
+        program = spec.launch.command
+    elif words.kind == "program" or words.python is None:
+        program = words.program
+    else:
+        program = (words.python, *words.program)
+    if spec.launch.command:
+        kind = words.kind
+    elif spec.tests.test:
+        kind = "python-module"  # tests are Python
+    else:
+        kind = "program"
     slowest = max((check.seconds for check in context.checks if check.collect is not None), default=0.0)
     return SetupOrder(
         workdir=workdir,
         command=program,
-        kind=words.kind if spec.launch.command else kind,
+        kind=kind,
         launching=launcher_settings(spec),
         modules=tuple(needed_modules(spec)),
         python=spec.launch.python,

@@ -108,7 +108,8 @@ class Questions:
     async def _stacks(
         self, controller: Controller, node: str, ranks: tuple[int, ...], question: StacksQuestion
     ) -> NodeStacks:
-        order = StacksOrder(ranks, "dump" if question.dump else "see", native=question.native)
+        word = "dump" if question.dump else "see"
+        order = StacksOrder(ranks, word, native=question.native)
         role = controller.roster.role.name
         message = await self._ask(controller, node, order, StacksMessage, ANSWER_SECONDS)
         if isinstance(message, str):
@@ -186,10 +187,23 @@ class Questions:
             ended.update(await self._order(controller, number, recording, None))
         ranks = []
         for rank, one in sorted(ended.items()):
-            trace = str(controller.run_dir.log_path(0, "", TRACE, rank, number)) if one.size else ""
-            described = ProfiledRank(rank, places[rank], one.seconds, first, last, stalled=one.stalled, trace=trace)
-            role = controller.context.role.name
-            ranks.append(described._replace(size=one.size, role=role, note=one.note, error=one.error))
+            trace = ""
+            if one.size:
+                trace = str(controller.run_dir.log_path(0, "", TRACE, rank, number))
+            described = ProfiledRank(
+                rank,
+                places[rank],
+                one.seconds,
+                first,
+                last,
+                stalled=one.stalled,
+                trace=trace,
+                size=one.size,
+                role=controller.context.role.name,
+                note=one.note,
+                error=one.error,
+            )
+            ranks.append(described)
         return ranks
 
     async def _order(
@@ -232,8 +246,9 @@ async def _until_over(controller: Controller, question: ProfileQuestion) -> tupl
             first = last
         if seconds >= question.limit or (last is None and seconds >= STEPLESS_SECONDS):
             break
-        has_all = first is not None and last is not None and last - first > question.steps
-        if has_all or (rate and seconds * rate >= question.steps + 1):
+        if first is not None and last is not None and last - first > question.steps:
+            break
+        if rate and seconds * rate >= question.steps + 1:
             break
         await asyncio.sleep(LOOK)
     return first, last

@@ -173,9 +173,14 @@ class Roster:
     def add_in_order(self, finding: Finding) -> Stamped[Fact]:
         """Keep a finding of a node in the order of the host list, whichever node failed first."""
         note = self.add_finding(finding)
-        indexes = {node.name: node.index for node in self.nodes.values()}
-        self.findings.sort(key=lambda one: indexes.get(one.where.node or "", -1))
+        self.findings.sort(key=self._index_of)
         return note
+
+    def _index_of(self, finding: Finding) -> int:
+        node = self.nodes.get(finding.where.node or "")
+        if node is None:
+            return -1
+        return node.index
 
     def add_fault(self, fault: Stamped[FaultMessage]) -> Stamped[Fact]:
         """Keep a fault, and give it back for the log."""
@@ -333,8 +338,10 @@ class Roster:
 
     def program_code(self, end: ExitMessage) -> int | None:
         """Return what a process would have ended with that allranks ended after its program had ended; else None."""
+        if not end.expected:
+            return None
         departures = (r.departure for r in self.ranks() if r.rank == end.rank)
-        return next((d.code for d in departures if end.expected and d.ended_t is not None), None)
+        return next((d.code for d in departures if d.ended_t is not None), None)
 
     def attempt_seconds(self, now: float) -> float:
         """How long the attempt has taken, to its first failure where it has one."""

@@ -301,10 +301,8 @@ class Session:
             self.recording.keep(PlainNote(f"port {roster.master_port} was taken: trying another"))
             return Decision("repeat")
         failed = any(end.fact.code != 0 for end in roster.exits) or roster.findings or roster.lost
-        reason = self.reach.finding(bool(roster.stop_reason)) if roster.stop_reason or failed else None
-        if reason is not None:
-            roster.findings.append(reason)
-            self.recording.keep(reason)  # so that `diagnose` knows it too
+        if roster.stop_reason or failed:
+            self._ask_engine(roster)
         self._audit(gang)
         verdict = None if gang.world.has_regrown else self._verdict(roster)
         if roster.testing:
@@ -360,6 +358,13 @@ class Session:
             )
             return verdict
 
+    def _ask_engine(self, roster: Roster) -> None:
+        """Keep why the engine took the nodes back, where it did."""
+        reason = self.reach.finding(bool(roster.stop_reason))
+        if reason is not None:
+            roster.findings.append(reason)
+            self.recording.keep(reason)  # so that `diagnose` knows it too
+
     def _audit(self, gang: Gang) -> None:
         roster = gang.roster
         auditor = self.observing.auditor
@@ -380,9 +385,12 @@ class Session:
         quick = self.spec.tests.test == "quick"
         self.tested = judge_test(roster, self.run_dir, verdict, quick)
         self.verdict = self.tested.verdict
-        outcome = "tested" if self.tested.exit == 0 else "failed"
         if roster.stop_reason:
             outcome = "stopped"
+        elif self.tested.exit == DONE:
+            outcome = "tested"
+        else:
+            outcome = "failed"
         self.controller.note(AttemptEnd(roster.attempt, outcome))
         if outcome != "tested" or not quick:
             return "finish"
@@ -441,10 +449,14 @@ class Session:
         roster = self.controller.roster
         own = results[self.context.role.name]
         verdict = own.verdict
-        outcome = "done" if verdict is None else "failed"
+        cause = ""
         if self.role_end.was_ended or self._user_stop:
             outcome = "stopped"
-        cause = verdict.cause or "" if verdict is not None and outcome == "failed" else ""
+        elif verdict is None:
+            outcome = "done"
+        else:
+            outcome = "failed"
+            cause = verdict.cause or ""
         ledger = own.time_ledger or TimeLedger()
         return RoleResult(outcome, tuple(roster.nodes), roster.world_size, tuple(self.history.attempts), cause, ledger)
 
@@ -507,7 +519,9 @@ class Session:
         return write_result(self.run_dir, result, False, status, ended_t)
 
     def _program_exit(self, roster: Roster) -> ProgramExit:
-        culprit = (self.verdict.finding.where.rank if self.verdict is not None else None) or 0
+        culprit = 0
+        if self.verdict is not None and self.verdict.finding.where.rank is not None:
+            culprit = self.verdict.finding.where.rank
         end = next((item.fact for item in roster.exits if item.fact.rank == culprit), None)
         if end is None:
             return ProgramExit()
@@ -601,8 +615,10 @@ def result_of_roles(sessions: Sequence[Session], ended_t: float) -> ResultDocume
 
 def _printed_last(session: Session) -> list[str]:
     verdict = session.verdict
-    node = session.controller.roster.nodes.get((verdict.finding.where.node if verdict is not None else None) or "")
-    if verdict is None or verdict.cause != "role-not-ready" or node is None:
+    if verdict is None or verdict.cause != "role-not-ready":
+        return []
+    node = session.controller.roster.nodes.get(verdict.finding.where.node or "")
+    if node is None:
         return []
     lines: list[str] = []
     for rank in node.ranks:
@@ -701,7 +717,9 @@ def _pack(spec: RunSpec, cwd: str) -> Archive:
     from .working_tree import TREE, pack_tree, received  # imported late: a run without --sync needs none of it
 
     tree = os.environ.pop(TREE, "")
-    return received(tree, os.environ["ALLRANKS_RUN_DIR"]) if tree else pack_tree(spec, cwd)
+    if tree:
+        return received(tree, os.environ["ALLRANKS_RUN_DIR"])
+    return pack_tree(spec, cwd)
 
 
 def names_of(run: RunDirectory) -> RunContext:
@@ -755,8 +773,12 @@ def _own_environment() -> str | None:
 
 def node_entries(cluster: Cluster, role: str = "") -> list[NodeEntry]:
     """Describe the nodes as run.json has them, spares last."""
-    nodes = [node_entry(node, node.index if role else rank, role) for rank, node in enumerate(cluster.nodes)]
-    return nodes + [node_entry(node, None, role) for node in cluster.spares]
+    entries = []
+    for rank, node in enumerate(cluster.nodes):
+        entries.append(node_entry(node, node.index if role else rank, role))
+    for node in cluster.spares:
+        entries.append(node_entry(node, None, role))
+    return entries
 
 
 def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster], NodeReach]) -> Session:

@@ -98,20 +98,25 @@ class StragglerWatch:
         """Comes every second, with the step that the run has reached."""
         self._note_step(stamped)
         roster = self.roster
-        going_on = [rank for rank in roster.ranks() if rank.exit is None]
-        has_begun = len(going_on) > 1 and all(rank.initialised_t is not None for rank in going_on)
-        if not roster.spec.limits.straggler_interval or roster.testing or not has_begun:
+        if not roster.spec.limits.straggler_interval or roster.testing:
+            return []
+        if self._look is None and self._next_at is not None and now < self._next_at:
+            return []
+        if self._look is not None and now - self._look.asked_at < PATIENCE:
+            return []
+        if not self._has_begun():
             return []
         if self._next_at is None:
             self._pause = roster.spec.limits.straggler_interval
             self._next_at = now + min(FIRST, self._pause)
-        if self._look is not None:
-            if now - self._look.asked_at < PATIENCE:
-                return []
-            return self._conclude(self._look, now)
-        if now < self._next_at:
             return []
+        if self._look is not None:
+            return self._conclude(self._look, now)
         return self._ask((), now)
+
+    def _has_begun(self) -> bool:
+        going_on = [rank for rank in self.roster.ranks() if rank.exit is None]
+        return len(going_on) > 1 and all(rank.initialised_t is not None for rank in going_on)
 
     def on_call_times(self, stamped: Stamped[CallTimesMessage], now: float) -> list[Action]:
         """One node's answer; one that was not waited for came too late."""
@@ -169,10 +174,7 @@ class StragglerWatch:
         actions += self._notice_recovery(straggler)
         suspect = self._suspect
         self._suspect = None
-        at_slow_link = straggler is not None and any(
-            node_of.get(straggler.top, "") in ends for ends in self._slow_links
-        )
-        if straggler is None or at_slow_link or self._is_known(straggler):
+        if straggler is None or self._is_known(straggler) or self._is_at_slow_link(straggler, node_of):
             self._rest(now, is_calm=not self._slow_links.keys() - self._warned_links)
             return actions + self._measure(look, straggler)
         if suspect is None or suspect.top not in straggler.ranks:
@@ -183,7 +185,8 @@ class StragglerWatch:
         name = node_of.get(straggler.top, "")
         devices = {node.name: node.devices for node in self.roster.nodes.values()}
         reason = device_reason(straggler.top, name, devices)
-        reason = reason or find_reason(straggler.top, name, look.looks, usual, collections)
+        if reason is None:
+            reason = find_reason(straggler.top, name, look.looks, usual, collections)
         return actions + self._report(straggler, reason) + self._measure(look, straggler)
 
     def _tell_untimed(self, look: Look) -> list[Action]:
@@ -238,6 +241,10 @@ class StragglerWatch:
             return True
         harmless = self._harmless.get(found.top)
         return harmless is not None and found.since_t is None and found.late < AGAIN * harmless
+
+    def _is_at_slow_link(self, found: Straggler, node_of: dict[int, str]) -> bool:
+        node = node_of.get(found.top, "")
+        return any(node in ends for ends in self._slow_links)
 
     def _usual_rank(self, found: Straggler) -> tuple[int, ...]:
         late = lateness(self._histories[found.key].steps)

@@ -84,7 +84,8 @@ def _judge(run: RunDirectory) -> Verdict:
 
 def _without_failure(run: RunDirectory, incident: Incident) -> Verdict:
     """Judge a run whose facts tell of no failure: by its logs, and whether it goes on or its controller has ended."""
-    state = run.state()
+    condition = run.condition()
+    state = condition.state
     words = WITHOUT_FAILURE.get(state)
     if words is not None:
         passed = next((f for f in incident.findings if f.id in (UNLIKE_SHAPES, UNLIKE_CALLS)), None)
@@ -97,17 +98,19 @@ def _without_failure(run: RunDirectory, incident: Incident) -> Verdict:
         return of_logs
     if state in GOING_ON:
         return _no_failure(HEALTHY.format(run.name, state))
-    ended = lease_end(run, run.condition(), time.time())
+    ended = lease_end(run, condition, time.time())
     if ended is not None:
         cause = CAUSES["controller-ended"]
         message = f"the controller (allranks run) ended at {utc(ended.controller_t)}, before the run did, and no other "
         message += f"took it over: the lease had ended the ranks by {utc(ended.ranks_t)}"
         remedy = f"{cause.remedy()}. `allranks attach` fetches the last output of the ranks"
         return Verdict(Finding(cause.id, "fail", message, remedy), cause.id, 0.8)
-    base = of_logs or Verdict(Finding("unknown", "unknown", "and has no logs"), "unknown", 0.1)
-    message = f"{run.name} is {state}{':' if of_logs else ','} {base.finding.message}"
-    finding = base.finding._replace(id="unknown", status="unknown", message=message)
-    return base._replace(finding=finding, cause="unknown", confidence=0.1)
+    if of_logs is None:
+        message = f"{run.name} is {state}, and has no logs"
+        return Verdict(Finding("unknown", "unknown", message), "unknown", 0.1)
+    message = f"{run.name} is {state}: {of_logs.finding.message}"
+    finding = of_logs.finding._replace(id="unknown", status="unknown", message=message)
+    return of_logs._replace(finding=finding, cause="unknown", confidence=0.1)
 
 
 def _no_failure(words: str) -> Verdict:
