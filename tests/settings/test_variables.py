@@ -59,7 +59,9 @@ def test_bad_options(item: object) -> None:
     "config",
     [
         {"env": "A=1"}, {"env": {"1A": "x"}}, {"env": {"A": True}}, {"env": {"A": []}}, {"env": {"A": "a\0"}},
+        {"env": False}, {"env": ""}, {"env": []}, {"env": 0},
         {"forward": "A"}, {"forward": ["A=1"]}, {"forward": [1]}, {"forward": {"A": 1}},
+        {"forward": False}, {"forward": ""}, {"forward": 0},
     ],
 )  # fmt: skip
 def test_bad_files(config: dict[str, Any]) -> None:
@@ -67,10 +69,16 @@ def test_bad_files(config: dict[str, Any]) -> None:
         run(None, config)
 
 
+def test_a_value_that_is_no_text_is_named_and_not_shown() -> None:
+    with pytest.raises(ConfigError, match=r"^a\.toml: \[env\]: set 'B' to a text without NUL, or to a number$"):
+        run(None, {"env": {"A": "hunter2", "B": True}})
+
+
 @pytest.mark.parametrize("name", sorted(RESERVED))
 def test_what_differs_between_ranks_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="is set by allranks"):
+    with pytest.raises(UsageError, match="is set by allranks") as caught:
         run([f"{name}=1"])
+    assert caught.type is UsageError, "a fault of no settings file"
     with pytest.raises(ConfigError, match="is set by allranks"):
         run(None, {"env": {name: "1"}})
 

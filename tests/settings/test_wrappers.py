@@ -77,6 +77,10 @@ def test_what_is_not_understood_is_refused(line: str) -> None:
         resolved(line)
 
 
+def test_a_word_that_ends_like_an_option_is_no_program_of_a_launcher() -> None:
+    assert resolved("./benchmark torchrun warm-m")[0].launch.launcher == "direct"
+
+
 def test_python_flags_before_the_module_of_a_launcher_are_kept() -> None:
     spec, _ = resolved("python -u -X faulthandler -m torch.distributed.run --nproc_per_node 2 t.py")
     assert spec.launch.launcher == "torchrun"

@@ -115,10 +115,7 @@ def resolve(
     items = [*_environment(peeled.env), *items]
     values_by_field = _collect(items)
     chosen = _targets(values_by_field)
-    values = {field: _read(field, candidates[0]) for field, candidates in chosen.items()}
-    ssh_options = [word for item in chosen.get("ssh_options", ()) for word in _as_tuple(_read("ssh_options", item))]
-    if ssh_options:
-        values["ssh_options"] = tuple(ssh_options)  # of all sources
+    values = {field: _merge(field, candidates) for field, candidates in chosen.items()}
     if "pg_timeout" in chosen:
         values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer is Layer.OPTION
     tables, tables_source = _tables([*files, *cluster], config_source)
@@ -313,7 +310,7 @@ def _close(word: str, names: Iterable[str]) -> str:
 def _collect(items: Iterable[tuple[str, _Given]]) -> dict[str, list[_Given]]:
     """Sort values by field, the strongest first. `--nodes MIN:MAX` is two, and of a weaker source the second alone."""
     by_field: dict[str, list[_Given]] = {}
-    for field, item in sorted(items, key=lambda item: (item[1].layer, item[0])):  # min_nodes before nodes
+    for field, item in sorted(items, key=lambda item: (item[1].layer, item[0] == "nodes")):  # min_nodes before it
         if field == "nodes" and isinstance(item.value, str) and ":" in item.value:
             least, _, most = item.value.partition(":")
             if field not in by_field:
@@ -366,6 +363,13 @@ def _targets(entries: dict[str, list[_Given]]) -> dict[str, list[_Given]]:
     if "local" in chosen and nodes and local and local[0].layer < nodes[0].layer:
         del chosen["nodes"]
     return chosen
+
+
+def _merge(field: str, candidates: Sequence[_Given]) -> Json:
+    """Return the strongest value; join the ssh options of all sources."""
+    if field == "ssh_options":
+        return tuple(word for item in candidates for word in _as_tuple(_read(field, item)))
+    return _read(field, candidates[0])
 
 
 def _as_tuple(value: Json) -> tuple[str, ...]:

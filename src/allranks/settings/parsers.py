@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..cluster.hostlist import MAX_HOSTS
-from ..cluster.names import check_host
+from ..cluster.names import check_host, show
 from ..errors import UsageError
 from ..protocol.jsontext import Json
 from ..text import EXPECTED_DURATION, EXPECTED_SIZE, format_duration, format_size_option, parse_duration, parse_size
@@ -114,19 +114,22 @@ def path(expected: str, metavar: str = "PATH") -> Parser:
 
 
 def matching(
-    pattern: str | re.Pattern[str],
+    pattern: str,
     expected: str,
     metavar: str,
-    holds: Callable[[re.Match[str]], object] = bool,
+    holds: Callable[[re.Match[str]], bool] | None = None,
     numbers: bool = False,
 ) -> Parser:
-    """Make a parser of a text that the pattern matches as a whole, and of which `holds`; with `numbers` also of one."""
+    """Make a parser of a text that the pattern matches as a whole, and whose match `holds`.
+
+    With `numbers` a whole number is read as the text of its digits.
+    """
     compiled = re.compile(pattern)
 
     def read(value: Json) -> str:
         word = str(value) if numbers and isinstance(value, int) and not isinstance(value, bool) else value
         match = compiled.fullmatch(word) if isinstance(word, str) else None
-        if match is None or not holds(match):
+        if match is None or (holds is not None and not holds(match)):
             raise ValueError(expected)
         return match[0]
 
@@ -316,13 +319,12 @@ def _read_ready(value: Json) -> Json:
 
 def _read_variables(value: Json) -> Json:
     """Read a table of variables; numbers are taken as text. `variables` judges the names."""
-    expected = 'a table such as { NAME = "value" }'
     if not isinstance(value, dict):
-        raise ValueError(expected)
+        raise ValueError('a table such as { NAME = "value" }')
     texts: dict[str, str] = {}
     for name, item in value.items():
         if isinstance(item, bool) or not isinstance(item, (str, int, float)) or "\0" in str(item):
-            raise ValueError(expected)
+            raise ValueError(f"{show(name)} to a text without NUL, or to a number")
         texts[str(name)] = str(item)
     return texts
 
@@ -356,7 +358,7 @@ LISTEN = matching(
     numbers=True,
 )
 REACH = matching(
-    _REACH,
+    _REACH.pattern,
     "ssh, dial, or dial with ports of this machine such as dial:29700 or dial:29700-29799",
     "ssh|dial[:PORT]",
     _has_ports,

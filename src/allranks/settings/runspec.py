@@ -142,7 +142,7 @@ class Role:
         example='"command"')
     wrap: str = ""  # what stands before its command
     env: dict[str, str] = setting({}, VARIABLES_TABLE, "variables of its ranks, beside those of the run",
-        example='{ OMP_NUM_THREADS = "8" }')
+        example='{ OMP_NUM_THREADS = "8" }', may_hold_secrets=True)
     prelude: str | None = setting(None, text("shell commands to run before the ranks", "SHELL", lines=True),
         "shell lines before its ranks [default: the run's]", example='"source /opt/vllm/bin/activate"',
         may_hold_secrets=True)

@@ -36,8 +36,9 @@ def read_variables(
     Options are over TOML. Of two options with the same name the last one holds.
     """
     assigned, copied = _from_options(options, environ)
-    table = read_table(config.get("env") or {}, f"{source}: [env]")
-    listed = [check_name(name, f"{source}: forward") for name in _strings(config.get("forward"), f"{source}: forward")]
+    table = read_table(config.get("env", {}), f"{source}: [env]")
+    where = f"{source}: forward"
+    listed = [check_name(name, where) for name in _names(config.get("forward", ()), where)]
     missing = [name for name in listed if name not in environ]
     notes = [f"forward: {name} is not set in the environment, so it is not forwarded" for name in missing]
     env = {**{k: v for k, v in table.items() if k not in copied}, **assigned}
@@ -45,22 +46,22 @@ def read_variables(
     return env, list(dict.fromkeys(forward)), notes
 
 
-def check_name(name: str, where: str) -> str:
-    """Return `name` if a user may set it in the ranks; raise ConfigError."""
+def check_name(name: str, where: str, error: type[UsageError] = ConfigError) -> str:
+    """Return `name` if a user may set it in the ranks; raise `error`."""
     if not ENV_NAME.fullmatch(name):
-        what = f"{show(name)} is not the name of a variable. Letters, digits and '_', not a digit first"
-        raise ConfigError(f"{where}: {what}")
+        raise error(f"{where}: {show(name)} is not the name of a variable. Letters, digits and '_', not a digit first")
     if name in RESERVED:
-        raise ConfigError(f"{where}: {name} differs between ranks or nodes and is set by allranks{RESERVED[name]}")
+        raise error(f"{where}: {name} differs between ranks or nodes and is set by allranks{RESERVED[name]}")
     return name
 
 
 def _from_options(options: Mapping[str, Json], environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     assigned: dict[str, str] = {}
     copied: list[str] = []
-    for item in (word for key in ("env", "forward") for word in _strings(options.get(key), "--env")):
+    given = [options[key] for key in ("env", "forward") if options.get(key) is not None]
+    for item in (word for words in given for word in _names(words, "--env", UsageError)):
         name, equals, value = item.partition("=")
-        check_name(name, "--env")
+        check_name(name, "--env", UsageError)
         if not equals and name not in environ:
             raise UsageError(f"--env {name}: {name} is not set in the environment. Set it, or write --env {name}=VALUE")
         assigned.pop(name, None)
@@ -82,10 +83,10 @@ def read_table(table: Json, where: str) -> dict[str, str]:
     return {check_name(name, where): value for name, value in variables.items()}
 
 
-def _strings(value: Json, where: str) -> tuple[str, ...]:
+def _names(value: Json, where: str, error: type[UsageError] = ConfigError) -> tuple[str, ...]:
     try:
-        names = NAMES.read(value or ())
+        names = NAMES.read(value)
     except ValueError as why:
-        raise ConfigError(f"{where}: set {why}") from None
+        raise error(f"{where}: set {why}") from None
     assert isinstance(names, tuple)
     return names

@@ -166,7 +166,8 @@ def refuse_unknown_words(command: Sequence[str]) -> None:
         return
     for index in range(1, len(command)):
         tool = read_tool(command[index:])
-        if tool is not None and tool.program and tool.program[0].endswith((".py", ".pyw", ".sh", "-m")):
+        first = tool.program[0] if tool is not None and tool.program else ""
+        if tool is not None and (first == "-m" or first.endswith((".py", ".pyw", ".sh"))):
             before = shlex.join(command[:index])
             raise UsageError(
                 f"{before} stands before {' '.join(tool.head)}, and every rank would start both\n"
