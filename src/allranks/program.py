@@ -188,12 +188,12 @@ def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str,
     local_rank = _number(launcher.local_rank, environ)
     local_size = _tasks_here(environ) if slurm else _number(launcher.local_world_size, environ)
     address = environ.get("MASTER_ADDR", "").strip()
-    port = _number("MASTER_PORT", environ) or PORT
-    if port > 65535:
+    port = _number("MASTER_PORT", environ)
+    if port is not None and port > 65535:
         raise StartError(f"MASTER_PORT={port}: set a port from 1 to 65535")
     if slurm and not address:
         address = first_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
-    if slurm and not environ.get("MASTER_PORT", "").strip():
+    if slurm and port is None:
         port = 20000 + (_number("SLURM_JOB_ID", environ) or 0) % 10000  # the same in all tasks of the job
     if not address and (world_size == 1 or local_size == world_size):
         address = "127.0.0.1"
@@ -217,7 +217,7 @@ def _place(launcher: Launcher, rank: int, world_size: int, environ: Mapping[str,
         local_rank=local_rank,
         local_world_size=local_size,
         address=address,
-        port=port,
+        port=port or PORT,
         launcher=launcher.name,
         notes=tuple(notes),
     )
@@ -237,8 +237,10 @@ def _tasks_here(environ: Mapping[str, str]) -> int | None:
     """Read Slurm's `4(x2),2` with the number of this node."""
     counts: list[int] = []
     text = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
-    for tasks, nodes in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        counts += [int(tasks)] * int(nodes or 1)
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if match:
+            counts += [int(match[1])] * int(match[2] or 1)
     node = _number("SLURM_NODEID", environ) or 0
     return counts[node] if node < len(counts) else None
 
@@ -270,7 +272,9 @@ def init_process_group(
     place = find_place(os.environ)
     limit: dict[str, Any] = {}
     timeout_text = "torch's default"
-    timeout, source = limit_of(GROUP_NAMES, os.environ) if timeout is None else (timeout, "argument")
+    source = "argument"
+    if timeout is None:
+        timeout, source = limit_of(GROUP_NAMES, os.environ)
     if timeout is not None:
         limit["timeout"] = datetime.timedelta(seconds=timeout)
         timeout_text = f"{timeout:g} s ({source})"
@@ -375,10 +379,11 @@ def is_own(address: str) -> bool:
     return False
 
 
-def until(look: Callable[[], str], ends: float, pause: float, words: str, quiet: bool) -> str:
+def until(look: Callable[[], str], ends: float, pause: float, line: Callable[[str, float], str], quiet: bool) -> str:
     """Look until nothing is missing any more, or the time is over; give what is missing then.
 
-    What is missing is said every ten seconds, in these `words` with `seconds` and `reason`."""
+    Every ten seconds it is said, in the `line` for what is missing and for the seconds so far.
+    """
     began = time.monotonic()
     spoke = began
     while True:
@@ -388,7 +393,7 @@ def until(look: Callable[[], str], ends: float, pause: float, words: str, quiet:
             return reason
         if now - spoke >= SAY_EVERY:
             spoke = now
-            say(quiet, words.format(seconds=f"{now - began:.0f} s", reason=reason))
+            say(quiet, line(reason, now - began))
         time.sleep(min(pause, max(0.0, ends - now)))
 
 
@@ -401,7 +406,9 @@ def wait_for_master(address: str, port: int, ends: float, quiet: bool) -> None:
     def look() -> str:
         return try_master(address, port, min(3.0, max(0.2, ends - time.monotonic())))
 
-    reason = until(look, ends, TRY_EVERY, f"still waiting for {master} ({{seconds}}): {{reason}}", quiet)
+    reason = until(
+        look, ends, TRY_EVERY, lambda why, spent: f"still waiting for {master} ({spent:.0f} s): {why}", quiet
+    )
     if reason:
         raise StartError(f"{master} was not ready within {time.monotonic() - began:.0f} s: {reason}")
     say(quiet, f"{master} is ready for connections")
@@ -445,7 +452,7 @@ def _gather(store: Store, place: ProgramPlace, ends: float, quiet: bool) -> None
             missing[:] = [rank for rank in missing if not _is_there(store, f"here/{rank}")]
             return spans(missing)
 
-        until(look, ends, 0.05, "waiting for {reason} ({seconds})", quiet)
+        until(look, ends, 0.05, lambda ranks, spent: f"waiting for {ranks} ({spent:.0f} s)", quiet)
         store.set("go", json.dumps(missing))
         time.sleep(1.0 if missing else 0.0)  # the others read it before the store goes with this process
     else:
@@ -480,8 +487,10 @@ def spans(ranks: list[int]) -> str:
     >>> spans([3]), spans([0, 1, 2, 7]), spans([])
     ('rank 3', 'ranks 0-2, 7', '')
     """
-    if len(ranks) < 2:
-        return "".join(f"rank {rank}" for rank in ranks)
+    if not ranks:
+        return ""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
     ranges: list[list[int]] = []
     for rank in ranks:
         if ranges and rank == ranges[-1][-1] + 1:
@@ -489,8 +498,9 @@ def spans(ranks: list[int]) -> str:
         else:
             ranges.append([rank])
     texts = [f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in ranges]
-    more = ["..."] if len(texts) > RANGES_SHOWN else []
-    return f"ranks {', '.join(texts[:RANGES_SHOWN] + more)}"
+    if len(texts) > RANGES_SHOWN:
+        texts[RANGES_SHOWN:] = ["..."]
+    return f"ranks {', '.join(texts)}"
 
 
 def say(quiet: bool, text: str) -> None:

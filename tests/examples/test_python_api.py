@@ -76,6 +76,7 @@ SLURM = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4",
           "MASTER_PORT": "5"},
          (5, 8, 1, 4, "h1", 5)),
         (SLURM, (3, 4, 1, 2, "n1", 20007)),
+        ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "x9,3", "SLURM_NODEID": "0"}, (3, 4, 1, 3, "n1", 20007)),
         ({**SLURM, "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "77"}, (3, 4, 1, 2, "10.0.0.9", 77)),
         ({**SLURM, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "t"}, (0, 2, 0, 1, "t", 29500)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, (0, 1, 0, 1, "127.0.0.1", 0)),
@@ -132,6 +133,15 @@ def test_a_master_that_never_comes_is_no_hang(capsys: pytest.CaptureFixture[str]
     with pytest.raises(program.StartError, match=why):
         program.wait_for_master("127.0.0.1", port, time.monotonic() + 0.7, False)
     assert capsys.readouterr().out == f"waiting for master 127.0.0.1:{port}\n"
+
+
+def test_what_is_awaited_is_said_as_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "SAY_EVERY", 0.0)
+    with pytest.raises(program.StartError, match="the name {master} does not resolve"):
+        program.wait_for_master("{master}", 5, time.monotonic() + 0.3, False)
+    assert "still waiting for master {master}:5 (0 s): the name {master} does not resolve" in capsys.readouterr().out
 
 
 def test_steps_become_metrics(
