@@ -116,6 +116,7 @@ def test_a_size_is_one_word_of_a_command_line(size: int) -> None:
 )  # fmt: skip
 def test_durations(value: object, seconds: float) -> None:
     assert parse_duration(value) == pytest.approx(seconds)
+    assert parse_duration("16h15.16s13ms7us") == 57615.173007, "parts add no error of their own"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ Sizes are binary, as people who train mean them (torch's bucket sizes too): 1 KB
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Callable, Collection, Dict, Iterable, List, Mapping, Match, Optional, Sequence, Set, Tuple, TypeVar
+from typing import Callable, Collection, Dict, Iterable, List, Mapping, Sequence, Set, Tuple, TypeVar
 
 from allranks.protocol.jsontext import Json
 
@@ -23,10 +24,9 @@ EXPECTED_SIZE = "a size such as 64KB, 256MB, 1GB or a number of bytes"
 NAMES_SHOWN = 4
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 1e-6}
-_DURATION = "".join(r"(?:(?P<%s>%s)%s)?" % (unit, _NUMBER, unit) for unit in _SECONDS)
+_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 1e-6, "bare": 1.0}
+_DURATION = "".join(r"(?:(?P<%s>%s)%s)?" % (unit, _NUMBER, unit) for unit in _SECONDS if unit != "bare")
 _DURATION += r"|(?P<bare>%s)" % _NUMBER
-_SECONDS["bare"] = 1.0
 _BYTES = {"T": 1 << 40, "G": 1 << 30, "M": 1 << 20, "K": 1 << 10, "B": 1}
 _SIZE = "(?i)" + "".join(r"(?P<%s>%s)[ ]?%s(?:I?B)?|" % (unit, _NUMBER, unit) for unit in "TGMK")
 _SIZE += r"(?P<B>%s)[ ]?B?" % _NUMBER
@@ -275,7 +275,7 @@ def _trim(decimal: str) -> str:
 
 def parse_duration(value: Json) -> float:
     """Read seconds from a number or a text such as `1h30m`; raise ValueError that says what to set."""
-    seconds = _read_number(value, lambda text: re.fullmatch(_DURATION, text), _SECONDS, EXPECTED_DURATION)
+    seconds = _read_number(value, _DURATION, _SECONDS, EXPECTED_DURATION)
     if not 0 <= seconds <= MAX_DURATION:  # nor NaN
         raise ValueError("%s, from 0 to %.0fd" % (EXPECTED_DURATION, MAX_DURATION / 86400))
     return float(seconds)
@@ -283,21 +283,22 @@ def parse_duration(value: Json) -> float:
 
 def parse_size(value: Json) -> int:
     """Read bytes from a number or a text such as `1.5GB`; raise ValueError that says what to set."""
-    size = _read_number(value, lambda text: re.fullmatch(_SIZE, text), _BYTES, EXPECTED_SIZE)
+    size = _read_number(value, _SIZE, _BYTES, EXPECTED_SIZE)
     if not 0 <= size <= MAX_SIZE:
         raise ValueError("%s, below 8 exabytes" % EXPECTED_SIZE)
     return int(size)
 
 
-def _read_number(
-    value: Json, fullmatch: Callable[[str], Optional[Match[str]]], units: Mapping[str, float], expected: str
-) -> float:
+def _read_number(value: Json, pattern: str, units: Mapping[str, float], expected: str) -> float:
     """Take a number, or the sum of what a text has of each unit. The groups of a match are the units."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     text = value.strip(" \t") if isinstance(value, str) else ""
-    match = fullmatch(text) if 0 < len(text) <= MAX_TYPED else None
+    match = re.fullmatch(pattern, text) if 0 < len(text) <= MAX_TYPED else None
     if match is None:
         raise ValueError(expected)
-    numbers = {unit: number for unit, number in match.groupdict().items() if number}
-    return sum((float(number) if "." in number else int(number)) * units[unit] for unit, number in numbers.items())
+    parts = []
+    for unit, number in match.groupdict().items():
+        if number:
+            parts.append((float(number) if "." in number else int(number)) * units[unit])
+    return parts[0] if len(parts) == 1 else math.fsum(parts)  # a single one stays a whole number, however large
