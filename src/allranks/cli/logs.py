@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sys
 import time
@@ -186,8 +185,10 @@ class LogPrinter:
         if self._held is not None:
             self._held.extend(lines)
             return
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
-        sys.stdout.flush()
+        text = "".join(f"{line}\n" for line in lines)
+        if text:
+            sys.stdout.write(text)
+            sys.stdout.flush()
 
     def _release(self, waiting: int) -> None:
         held = self._held
@@ -265,7 +266,14 @@ def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool
         if not (digits.isascii() and digits.isdecimal()) or (ranks is not None and int(digits) not in ranks):
             continue
         for line in read_end(path, TAIL).splitlines()[-number:]:
-            row: Json = line
-            with contextlib.suppress(DecodeError):
-                row = read_metrics(line)
-            print(document_line(MetricsLine(int(digits), row)) if json_ else f"[{int(digits)}] {line}")
+            if json_:
+                print(document_line(MetricsLine(int(digits), _read_row(line))))
+            else:
+                print(f"[{int(digits)}] {line}")
+
+
+def _read_row(line: str) -> Json:
+    try:
+        return read_metrics(line)
+    except DecodeError:
+        return line
