@@ -139,7 +139,7 @@ def test_what_is_awaited_is_said_as_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "SAY_EVERY", 0.0)
-    with pytest.raises(program.StartError, match="the name {master} does not resolve"):
+    with pytest.raises(program.StartError, match=r"the name \{master\} does not resolve"):
         program.wait_for_master("{master}", 5, time.monotonic() + 0.3, False)
     assert "still waiting for master {master}:5 (0 s): the name {master} does not resolve" in capsys.readouterr().out
 

@@ -119,9 +119,9 @@ def look(spec: RunSpec, cluster: Cluster, checks: Sequence[Check], printing: Pri
 def remember_nodes(evidence: PreflightDocument, findings: Sequence[Finding], checks: Iterable[Check], run: str) -> None:
     """Note what the check has found of each node, for `allranks nodes` and `run --avoid`."""
     blamed = blame((), findings, hardware_checks(checks))
-    seen = {
-        name: (str(facts.get("hostname") or name), read_facts(facts).identity) for name, facts in evidence.nodes.items()
-    }
+    seen = {}
+    for name, facts in evidence.nodes.items():
+        seen[name] = (str(facts.get("hostname") or name), read_facts(facts).identity)
     line = NodeRecord(round(time.time(), 1), run, "check", "")
     add_records(ledger_file(os.environ), records_of(seen, line, blamed))
 
@@ -140,7 +140,7 @@ def close(
     if isinstance(spec_asked, dict):
         gate = evidence.request.get("gate")
         explained = explain(from_document(spec_asked), gate if isinstance(gate, dict) else {}, evidence.nodes)
-    name, directory = (run.name, str(run.path)) if run is not None else ("", None)
+    directory = None if run is None else str(run.path)
     if run is not None and can_write_pages():
         from allranks.report.page import check_page  # imported late: allranks.pyz has no Jinja2
 
@@ -150,7 +150,7 @@ def close(
     colour = shows_colour(sys.stdout)
     if printing.as_json:
         report = CheckReport(
-            name,
+            "" if run is None else run.name,
             directory,
             ok=not failed,
             findings=findings,
@@ -172,7 +172,9 @@ def close(
                 lines += ["", *block]
         if evidence.covered:
             lines.append(f"pairs     {evidence.covered}")
-        lines.append(("" if not findings else "\n") + f"result    {counts(findings, rows)}")
+        if findings:
+            lines.append("")
+        lines.append(f"result    {counts(findings, rows)}")
         if directory is not None:
             lines.append(f"saved     {directory}/report.html (judge again: allranks check --from {directory})")
     sys.stdout.write("".join(f"{line}\n" for line in lines))

@@ -84,10 +84,11 @@ def _is_here(found: RunDirectory, elsewhere: RunElsewhere, prefers_here: bool) -
 
 def _elsewhere(directory: Path, wanted: str | None) -> RunElsewhere | None:
     """Return the newest run on another machine of this name, or the newest that this directory would have."""
-    runs = list(runs_elsewhere(os.environ))[::-1]
+    newest_first = reversed(runs_elsewhere(os.environ))
     if wanted is None:
-        return next((run for run in runs if run.runs_dir == os.path.abspath(directory)), None)
-    return next((run for run in runs if wanted in (run.run, STAMP.sub("", run.run), run.directory)), None)
+        here = os.path.abspath(directory)
+        return next((run for run in newest_first if run.runs_dir == here), None)
+    return next((run for run in newest_first if wanted in (run.run, STAMP.sub("", run.run), run.directory)), None)
 
 
 def with_choices(sentence: str, runs: Sequence[RunDirectory]) -> str:

@@ -134,6 +134,13 @@ class DeclaredVerbs:
     commands: tuple[Declared, ...]
 
 
+@dataclass
+class AskedLine:
+    """What is known of a command line before it is judged: errors are JSON where --json was ours."""
+
+    as_json: bool = False
+
+
 class RowOption(click.Option):
     """An option of Click made of a row. In `brief` help it has one long name and its letters, and no variables."""
 
@@ -207,8 +214,8 @@ class DeclaredCommand(click.Command):
         """Divide the line first: Click sees our words and, behind --, the training command."""
         takes_command = bool(self.declared.command_help)
         line = split(args, self.declared.rows, takes_command)
-        if isinstance(ctx.obj, list):
-            ctx.obj[:] = line.words
+        if isinstance(ctx.obj, AskedLine):
+            ctx.obj.as_json = "--json" in line.words
         asks_for_help = any(word in (*HELP, HELP_ALL) for word in line.words)
         if not ctx.resilient_parsing and not asks_for_help:
             refuse_empty_values(line)

@@ -140,19 +140,21 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
         from allranks.agent.processes import survive_user_signals  # imported late: other verbs leave signals alone
 
         survive_user_signals()
-    own_words: list[str] = []  # known before the line is judged: errors are JSON where --json was ours
+    from .declare import AskedLine
+
+    asked = AskedLine()
     try:
         command = load(verb)
-        with command.make_context(f"allranks {verb}", list(words), obj=own_words) as context:
+        with command.make_context(f"allranks {verb}", list(words), obj=asked) as context:
             return int(command.invoke(context) or exitcodes.DONE)
     except RunIsElsewhere as run:
-        return _say_there(verb, words, run, "--json" in own_words)
+        return _say_there(verb, words, run, asked.as_json)
     except AllranksError as error:
-        return _fail(str(error), error.exit_code, "--json" in own_words)
+        return _fail(str(error), error.exit_code, asked.as_json)
     except KeyboardInterrupt:
-        return _fail("interrupted", exitcodes.CTRL_C, "--json" in own_words)
+        return _fail("interrupted", exitcodes.CTRL_C, asked.as_json)
     except click.Abort:
-        return _fail("left undone", exitcodes.CTRL_C, "--json" in own_words)
+        return _fail("left undone", exitcodes.CTRL_C, asked.as_json)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.NoSuchOption as error:
@@ -162,18 +164,18 @@ def run_verb(verb: str, words: Sequence[str]) -> int:
         if error.ctx is not None:
             asked_of = error.ctx.command
         message = unknown_option(error.option_name, _path(error, verb), getattr(asked_of, "declared", None))
-        return _fail(message, exitcodes.USAGE, "--json" in own_words)
+        return _fail(message, exitcodes.USAGE, asked.as_json)
     except click.UsageError as error:
         hint = f"{_path(error, verb)} --help"
-        return _fail(f"{error.format_message()}\nhint: {hint}", exitcodes.USAGE, "--json" in own_words)
+        return _fail(f"{error.format_message()}\nhint: {hint}", exitcodes.USAGE, asked.as_json)
     except ModuleNotFoundError as error:
         if error.name not in PACKAGES:
-            return _failed_itself(error, "--json" in own_words)
+            return _failed_itself(error, asked.as_json)
         message = f"`allranks {verb}` needs the package {PACKAGES[error.name]} for this, and it is not installed"
         hint = f"{sys.executable} -m pip install {PACKAGES[error.name]}"
-        return _fail(f"{message}\nhint: {hint}", exitcodes.USAGE, "--json" in own_words)
+        return _fail(f"{message}\nhint: {hint}", exitcodes.USAGE, asked.as_json)
     except Exception as error:
-        return _failed_itself(error, "--json" in own_words)
+        return _failed_itself(error, asked.as_json)
 
 
 def _say_there(verb: str, words: Sequence[str], run: RunIsElsewhere, as_json: bool) -> int:

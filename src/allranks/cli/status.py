@@ -89,19 +89,23 @@ def command(run: str | None, on: str | None, watch: bool, quiet: bool, runs_dir:
         else:
             colour = shows_colour(sys.stdout)
             shown = [report.state] if quiet else lines(report, colour)
-            if redraws:  # cut to the window, so that the next lines can be drawn over all of them
-                import shutil  # imported late: it loads the compression libraries, and only this needs it
-
-                width, height = shutil.get_terminal_size()
-                fitting = shown[: max(1, height - 1)]
-                shown = [
-                    line if shown_length(line) < width else clean(line, colour=False)[: width - 1] for line in fitting
-                ]
+            if redraws:
+                shown = _fit_window(shown)
             redraw_lines(sys.stdout, rows, shown, colour)
             rows = len(shown) if redraws else 0
         if not watch or report.state in (*OVER, ORPHANED):
             return DONE
         time.sleep(1.0)
+
+
+def _fit_window(text: Sequence[str]) -> list[str]:
+    """Cut lines to the terminal's window, so that the next lines can be drawn over all of them."""
+    import shutil  # imported late: it loads the compression libraries, and only --watch on a terminal needs it
+
+    columns, rows = shutil.get_terminal_size()
+    most = columns - 1
+    fitting = text[: max(1, rows - 1)]
+    return [line if shown_length(line) <= most else clean(line, colour=False)[:most] for line in fitting]
 
 
 def describe(run: RunDirectory, now: float) -> StatusReport:
@@ -161,7 +165,8 @@ def lines(report: StatusReport, colour: bool = False) -> list[str]:
         described += [f"  warning: {clean(warning, colour=False)}" for warning in warnings]
         if report.state not in OVER and report.lease_end is None and len(group) == 1:
             pids = ", ".join(f"{rank.rank}:{rank.pid}" for rank in group[0].ranks if rank.pid)
-            described += [f"{'':<{width}}  rank:pid {pids}"] if pids else []
+            if pids:
+                described.append(f"{'':<{width}}  rank:pid {pids}")
     if report.verdict is not None:
         described.append(f"verdict: {report.verdict.finding.message}")
     return [paint_line(part, colour) for line in described for part in line.split("\n")]

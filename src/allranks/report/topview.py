@@ -246,15 +246,15 @@ def node_lines(snapshot: TopSnapshot, progress: RunProgress, width: int, most: i
 
 def _further_cells(node: NodeStatus) -> list[str]:
     """Write the rank that comes latest (`5, 180 ms`), the cores that all processes use (`6.3 of 8`), and so on."""
-    late = [(rank.lateness_s, -rank.rank) for rank in node.ranks if rank.lateness_s is not None]
-    lateness, number = max(late, default=(0.0, 0))
+    measured = [rank for rank in node.ranks if rank.lateness_s is not None]
+    latest = max(measured, key=lambda rank: rank.lateness_s or 0.0, default=None)
     usage = node.usage or NodeUsage()
     memory = None
     if usage.memory_used is not None and usage.memory_total:
         memory = usage.memory_used / usage.memory_total
     has_network = usage.received is not None and usage.sent is not None
     return [
-        f"{-number}, {format_time(lateness)}" if late else "",
+        "" if latest is None else f"{latest.rank}, {format_time(latest.lateness_s or 0.0)}",
         f"{usage.cpu_used:.1f} of {usage.cores}" if usage.cpu_used is not None and usage.cores else "",
         "" if memory is None else format_percent(memory),
         "" if usage.gpu_busy is None else format_percent(usage.gpu_busy),
