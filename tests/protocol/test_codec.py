@@ -109,6 +109,11 @@ def test_no_text_that_python_would_take_or_choke_on_gets_in(text):
     assert len(str(caught.value)) < 400
 
 
+def test_json_that_was_cut_off_is_not_called_too_deep():
+    with pytest.raises(DecodeError, match=r"^expected JSON$"):
+        read_json(b"[" + b'{"a": 1}, ' * 100)
+
+
 def test_brackets_in_strings_and_many_shallow_ones_are_no_depth():
     value = {"a": ["[" * 200 + '\\"]'], "b": [[]] * 500}
     assert read_json(json.dumps(value).encode(), 100_000) == value

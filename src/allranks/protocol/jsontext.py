@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Sequence, Union
 
 if TYPE_CHECKING:  # a JSON value of which nothing is known yet: isinstance finds out what it is
@@ -21,6 +22,7 @@ LIMIT = 1 << 20  # bytes or characters of a text
 DEEPEST = 64  # nested arrays and objects; no document of ours has more than eight
 DIGITS = 40  # of an integer in a text; int() of thousands of digits takes quadratic time
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level deeper, and -1 as a signed byte
 
 
 class DecodeError(ValueError):
@@ -73,13 +75,10 @@ def _check_depth(text: str) -> None:
     """Refuse what is nested too deep before the reader recurses; quick where there are few brackets at all."""
     if text.count("[") + text.count("{") <= DEEPEST:
         return
-    plain = text.replace("\\\\", "").replace('\\"', "")
-    brackets = "".join(plain.split('"')[::2]).encode("utf-8", "replace").translate(None, _NO_BRACKETS)
-    for _ in range(DEEPEST):  # each turn takes the innermost
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if not brackets:
-            return
-    raise DecodeError("expected JSON of at most %d levels" % DEEPEST)
+    outside_strings = text.replace("\\\\", "").replace('\\"', "").split('"')[::2]
+    steps = "".join(outside_strings).encode("utf-8", "replace").translate(_STEPS, _NO_BRACKETS)
+    if max(accumulate(memoryview(steps).cast("b")), default=0) > DEEPEST:
+        raise DecodeError("expected JSON of at most %d levels" % DEEPEST)
 
 
 def _integer(digits: str) -> int:
