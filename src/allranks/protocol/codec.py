@@ -54,8 +54,7 @@ else:
 
         def __class_getitem__(cls, parts):
             """Give an annotation with its bound."""
-            kind, bound = parts
-            return Bounded(bound.words, bound.holds, kind)
+            return Bounded(*parts)
 
 
 Record = TypeVar("Record")
@@ -75,37 +74,43 @@ SHOWN = 60  # characters of a wrong value in a message
 # -- bounds --------------------------------------------------------------------------------------------
 
 
-class Bounded:
-    """What a value must be, in words; with its kind it is an annotation, which typing of Python 3.8 wants to call."""
+class Bound(NamedTuple):
+    """What a value must be, in words."""
 
-    def __init__(self, words: str, holds: Callable[[Any], bool], kind: Annotation = None) -> None:
-        self.words = words
-        self.holds = holds
+    words: str
+    holds: Callable[[Any], bool]
+
+
+class Bounded:
+    """An annotation with a bound. It can be called as typing of Python 3.8 asks for that."""
+
+    def __init__(self, kind: Annotation, bound: Bound) -> None:
         self.kind = kind
+        self.bound = bound
 
     def __call__(self) -> None:
         """Raise TypeError."""
         raise TypeError("an annotation is not a value")
 
 
-def within(least: float, most: float) -> Bounded:
+def within(least: float, most: float) -> Bound:
     """Bound a number."""
-    return Bounded("a number from %s to %s" % (least, most), lambda number: least <= number <= most)
+    return Bound("a number from %s to %s" % (least, most), lambda number: least <= number <= most)
 
 
-def at_most(count: int) -> Bounded:
+def at_most(count: int) -> Bound:
     """Bound the number of characters or elements."""
-    return Bounded("at most %d" % count, lambda items: len(items) <= count)
+    return Bound("at most %d" % count, lambda items: len(items) <= count)
 
 
-def like(pattern: str, words: str) -> Bounded:
+def like(pattern: str, words: str) -> Bound:
     """Bound a text by a pattern for all of it."""
-    return Bounded(words, lambda text: re.fullmatch(pattern, text) is not None)
+    return Bound(words, lambda text: re.fullmatch(pattern, text) is not None)
 
 
-def one_of(*choices: str) -> Bounded:
+def one_of(*choices: str) -> Bound:
     """Bound a text to a few."""
-    return Bounded("one of " + ", ".join(map(json.dumps, choices)), lambda text: text in choices)
+    return Bound("one of " + ", ".join(map(json.dumps, choices)), lambda text: text in choices)
 
 
 # -- decoding ------------------------------------------------------------------------------------------
@@ -191,7 +196,7 @@ def _make_decoder(kind: Annotation, in_parts: bool) -> FieldDecoder:
     if simple is not None:
         return simple
     if isinstance(kind, Bounded):
-        return _within_bound(_decoder(kind.kind, in_parts), kind)
+        return _within_bound(_decoder(kind.kind, in_parts), kind.bound)
     origin = getattr(kind, "__origin__", None)
     parts = _parts(kind)
     if origin is typing.Union or type(kind).__name__ == "UnionType":
@@ -285,7 +290,7 @@ _SEQUENCES: Dict[Annotation, Callable[[List[Any]], Any]] = {
 _MAPPINGS = (dict, abc.Mapping)
 
 
-def _within_bound(decoder: Decoder[Item], bound: Bounded) -> Decoder[Item]:
+def _within_bound(decoder: Decoder[Item], bound: Bound) -> Decoder[Item]:
     def read(value: Json) -> Item:
         item = decoder(value)
         if not bound.holds(item):
@@ -393,7 +398,7 @@ def _mapping(read_name: Decoder[Key], decoder: Decoder[Item], in_parts: bool) ->
 def _record(kind: Type[Record]) -> Decoder[Record]:
     fields = _fields(kind)
     whole = _spread.get(kind)
-    defaults = getattr(kind, "_field_defaults", None)
+    defaults = getattr(kind, "_field_defaults", None)  # None: a dataclass, which makes some of its defaults itself
 
     def read(value: Json) -> Record:
         if not isinstance(value, dict):
@@ -412,9 +417,9 @@ def _record(kind: Type[Record]) -> Decoder[Record]:
                     values[name] = defaults[name]
         except _Misfit as misfit:
             raise misfit.inside(".%s" % key) from None
-        if defaults is not None:
-            return kind(*values.values())  # all are there, in their order
-        return kind(**values)
+        if defaults is None:
+            return kind(**values)
+        return kind(*values.values())  # all are there, in their order, and go faster without their names
 
     return read
 
@@ -498,9 +503,9 @@ def _defaults(kind: Any) -> FrozenSet[str]:
 
 # -- encoding ------------------------------------------------------------------------------------------
 
-_PLAIN = frozenset((str, int, float, bool, type(None)))  # the quick way for most values
-_TEXTS = frozenset((str,))
-_ARRAYS = frozenset((list, tuple))
+_PLAIN: FrozenSet[type] = frozenset((str, int, float, bool, type(None)))  # the quick way for most values
+_TEXTS: FrozenSet[type] = frozenset((str,))
+_ARRAYS: FrozenSet[type] = frozenset((list, tuple))
 _omitted: Dict[type, FrozenSet[str]] = {}
 _sparse: Set[type] = set()
 _computed: Dict[type, Tuple[str, ...]] = {}
@@ -551,12 +556,16 @@ def encode(value: Any) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
-    if kind is dict:  # most are of texts and numbers alone, as the variables of a rank
-        if _PLAIN.issuperset(map(type, value.values())) and _TEXTS.issuperset(map(type, value)):
-            return dict(value)
-    elif kind in _ARRAYS and _PLAIN.issuperset(map(type, value)):
+    # Most containers are of texts and numbers alone, as the variables of a rank.
+    if kind is dict and _are_of(_PLAIN, value.values()) and _are_of(_TEXTS, value):
+        return dict(value)
+    if kind in _ARRAYS and _are_of(_PLAIN, value):
         return list(value)
     return _encode_any(value, kind)
+
+
+def _are_of(kinds: FrozenSet[type], values: Iterable[object]) -> bool:
+    return kinds.issuperset(map(type, values))
 
 
 def _encode_any(value: object, kind: type) -> Any:
@@ -600,26 +609,32 @@ class Shape(NamedTuple):
 
 def shape_of(kind: Any) -> Shape:
     """Tell how a kind of record is written."""
-    fields = tuple((name, json_name(name)) for name in field_names(kind))
-    shape = Shape(fields, _omitted.get(kind, frozenset()), kind in _sparse, _spread.get(kind), _computed.get(kind, ()))
-    _shapes[kind] = shape
+    shape = _shapes.get(kind)
+    if shape is None:
+        shape = _shapes[kind] = Shape(
+            fields=tuple((name, json_name(name)) for name in field_names(kind)),
+            omitted=_omitted.get(kind, frozenset()),
+            is_sparse=kind in _sparse,
+            spread=_spread.get(kind),
+            computed=_computed.get(kind, ()),
+        )
     return shape
 
 
 def _encode_record(value: object, kind: Any) -> JsonObject:
-    fields, omitted, is_sparse, whole, computed_ = _shapes.get(kind) or shape_of(kind)
+    shape = shape_of(kind)
     result = {}
-    for name, key in fields:
+    for name, key in shape.fields:
         item = getattr(value, name)
-        if (item is None and is_sparse) or (name in omitted and _is_empty(item)):
+        if (item is None and shape.is_sparse) or (name in shape.omitted and _is_empty(item)):
             continue
         if type(item) in _PLAIN:
             result[key] = item
-        elif name == whole:
+        elif name == shape.spread:
             result.update(encode(item))
         else:
             result[key] = encode(item)
-    for name in computed_:
+    for name in shape.computed:
         item = getattr(value, name)
         if not _is_empty(item):
             result[name] = item
@@ -660,9 +675,15 @@ class Vocabulary(Generic[Record]):
 
 
 def by_name(kinds: Annotation, ending: str, others: Mapping[type, str] = {}) -> Dict[str, Any]:
-    """Name the records of a union by the words of their class, `CallTimesOrder` "call-times", or as `others` does."""
-    words: Dict[str, Any] = {}
+    """Give the records of a union by their words.
+
+    They are those of the class, before its ending: `CallTimesOrder` is "call-times". `others` have another word.
+    """
+    records: Dict[str, Any] = {}
     for kind in _parts(kinds):
-        parts = re.findall("[A-Z][a-z]*", kind.__name__[: len(kind.__name__) - len(ending)])
-        words[others.get(kind) or "-".join(parts).lower()] = kind
-    return words
+        word = others.get(kind)
+        if word is None:
+            name_length = len(kind.__name__) - len(ending)
+            word = "-".join(re.findall("[A-Z][a-z]*", kind.__name__[:name_length])).lower()
+        records[word] = kind
+    return records
