@@ -571,6 +571,8 @@ Fact = Union[
     LogContinued,
 ]
 
+# A line is named as its fact is called, or as here. Files of users have these names: a class that gets another name
+# keeps its line's name by a row.
 _OTHER_NAMES: Dict[type, str] = {
     SuitePassed: "test-passed",
     RetryDecided: "retry",
@@ -600,11 +602,10 @@ _OTHER_NAMES: Dict[type, str] = {
     HangConcluded: "hang",
     OutputDropped: "dropped",
 }
-# A line is named as its fact is called, or as above.
-KINDS: Dict[str, Type[Fact]] = by_name(Fact, "", _OTHER_NAMES)
-# Of each rank of a large run; they hold numbers, and names and words of ours.
-WITHOUT_TEXTS = (StartedMessage, RankEntered, RankInitialised)
+KINDS: Dict[str, Type[Fact]] = by_name(Fact, ending="", others=_OTHER_NAMES)
 NAMES: Dict[type, str] = {kind: name for name, kind in KINDS.items()}
+# Each rank of a large run has one of each. They hold numbers alone, so their lines are not searched for secrets.
+WITHOUT_TEXTS = (StartedMessage, RankEntered, RankInitialised)
 # What an agent says beside what a reader of a run needs. An error file has a file of its own in the run directory.
 NOT_KEPT: Dict[type, Tuple[str, ...]] = {
     ExitMessage: ("error", "calls"),
