@@ -392,6 +392,12 @@ KINDS = [
     "all-initialised", "steps", "went-on", "hang", "hang-noted", "node-lost", "failed", "ending", "straggler-wait",
     "note", "",
 ]  # fmt: skip
+def test_without_the_first_lines_of_a_log_its_time_begins_with_what_is_left() -> None:
+    events = [{"event": "rank-started", "rank": 0}, {"event": "attempt-start"}, {"event": "run-end", "exit": 1}]
+    left = [fact({"t": T + 20 * place, **event}) for place, event in enumerate(events, 1)]
+    assert ledger_of(left, NOTHING).wall == 40
+
+
 times = st.one_of(st.floats(0, 100), st.sampled_from([-5.0, 1e300, 1e10, 0.0]), st.none(), st.just("x"))
 names = ["t", "quiet", "last_heard", "first_t", "last_t", "redone_t", "since", "share"]
 lines = st.fixed_dictionaries(

@@ -56,6 +56,23 @@ PARTS = (
 
 
 OfRun = RunStart | NodesAsked | RunEnd | AttemptStart | AttemptEnd
+OfAttempt = (
+    StartedMessage
+    | RankEntered
+    | ExitMessage
+    | StepsSeen
+    | TemplateMessage
+    | AllInitialised
+    | StragglerWait
+    | StepsWentOn
+    | HangConcluded
+    | HangNoted
+    | NodeLost
+    | EndedMessage
+    | FailureNoted
+    | EndingBegun
+)
+OfTime = OfRun | OfAttempt
 
 
 class Interval(NamedTuple):
@@ -105,10 +122,9 @@ class AttemptTimes:
     waits: Waits | None = None
     last_seen: float = 0.0  # the newest that is known of it
 
-    def take(self, line: Stamped[Fact]) -> bool:
-        """Take a fact of the attempt; False where it says nothing of its time."""
-        t = line.t
-        match line.fact:
+    def take(self, fact: OfAttempt, t: float) -> None:
+        """Take a fact of the attempt."""
+        match fact:
             case StartedMessage():
                 self.ranks_started = t if self.ranks_started is None else min(self.ranks_started, t)
             case RankEntered():
@@ -143,10 +159,7 @@ class AttemptTimes:
                 self._begin_end(t, "failure")
             case EndingBegun(reason=reason):
                 self._begin_end(t, reason)
-            case _:
-                return False
         self.last_seen = max(self.last_seen, t)
-        return True
 
     def _begin_end(self, heard: float, reason: str) -> None:
         """Take the moment of what began the end, which is before the controller has heard of it."""
@@ -266,13 +279,17 @@ class Timekeeper:
 
     def take(self, stamped: Stamped[Fact]) -> None:
         """Take a fact; what is not of time is left out."""
-        if isinstance(stamped.fact, OfRun):
-            if self._begin is None:
-                self._begin = self._boundary = stamped.t
-            self._latest = max(self._latest, stamped.t)
-            self._take_of_run(stamped.fact, stamped.t)
-        elif self.is_in_attempt and self.attempts[-1].take(stamped):
-            self._latest = max(self._latest, stamped.t)
+        fact, t = stamped.fact, stamped.t
+        if not isinstance(fact, OfTime):
+            return
+        if self._begin is None:
+            self._begin = self._boundary = t  # of a damaged log the first fact may be one of an attempt
+        if isinstance(fact, OfRun):
+            self._latest = max(self._latest, t)
+            self._take_of_run(fact, t)
+        elif self.is_in_attempt:
+            self._latest = max(self._latest, t)
+            self.attempts[-1].take(fact, t)
 
     def ledger(self, now: float, newest: StepsSeen | None = None) -> TimeLedger:
         """Split the time up to `now` (unix seconds). `newest`: steps of the last attempt that no event has yet."""
