@@ -245,27 +245,37 @@ def node_lines(snapshot: TopSnapshot, progress: RunProgress, width: int, most: i
 
 
 def _further_cells(node: NodeStatus) -> list[str]:
-    """Write the rank that comes latest (`5, 180 ms`), the cores that all processes use (`6.3 of 8`), and so on."""
-    measured = [rank for rank in node.ranks if rank.lateness_s is not None]
-    latest = max(measured, key=lambda rank: rank.lateness_s or 0.0, default=None)
+    """Write what stands under the headings of FURTHER; what is unknown is empty."""
     usage = node.usage or NodeUsage()
-    memory = None
+    cores = memory = gpu_busy = network = ""
+    if usage.cpu_used is not None and usage.cores:
+        cores = f"{usage.cpu_used:.1f} of {usage.cores}"
     if usage.memory_used is not None and usage.memory_total:
-        memory = usage.memory_used / usage.memory_total
-    has_network = usage.received is not None and usage.sent is not None
-    return [
-        "" if latest is None else f"{latest.rank}, {format_time(latest.lateness_s or 0.0)}",
-        f"{usage.cpu_used:.1f} of {usage.cores}" if usage.cpu_used is not None and usage.cores else "",
-        "" if memory is None else format_percent(memory),
-        "" if usage.gpu_busy is None else format_percent(usage.gpu_busy),
-        format_rate((usage.received or 0.0) + (usage.sent or 0.0)) if has_network else "",
-    ]
+        memory = format_percent(usage.memory_used / usage.memory_total)
+    if usage.gpu_busy is not None:
+        gpu_busy = format_percent(usage.gpu_busy)
+    if usage.received is not None and usage.sent is not None:
+        network = format_rate(usage.received + usage.sent)
+    return [_latest(node), cores, memory, gpu_busy, network]
+
+
+def _latest(node: NodeStatus) -> str:
+    """Name the rank of a node that comes latest: `5, 180 ms`."""
+    measured = [rank for rank in node.ranks if rank.lateness_s is not None]
+    if not measured:
+        return ""
+    latest = max(measured, key=_lateness)
+    return f"{latest.rank}, {format_time(_lateness(latest))}"
+
+
+def _lateness(rank: RankStatus) -> float:
+    return rank.lateness_s or 0.0
 
 
 def _badness_of(node: NodeStatus) -> tuple[int, float]:
     own_badness = LOST.badness if node.state in STATE_STYLES else 0
-    lateness = max((rank.lateness_s or 0.0 for rank in node.ranks), default=0.0)
-    return max([own_badness, *(cell_of(rank).badness for rank in node.ranks)]), lateness
+    worst = max([own_badness, *(cell_of(rank).badness for rank in node.ranks)])
+    return worst, max(map(_lateness, node.ranks), default=0.0)
 
 
 def event_lines(events: Sequence[Stamped[Fact]], nodes: int, width: int, most: int) -> list[str]:
