@@ -23,6 +23,7 @@ from allranks.agent import node_check as facts
 from allranks.agent.checks import NodeHost
 from allranks.agent.processes import machine, read_process
 from allranks.gang.plugins import built_in
+from allranks.preflight.checks import code_tree
 from allranks.preflight.judge import judge
 from allranks.protocol.codec import decode
 from allranks.protocol.orders import SetupOrder
@@ -179,6 +180,12 @@ def test_a_large_tree_is_cut(tmp_path: Path) -> None:
     again = look("code_tree", tmp_path)
     assert again["digest"] != found["digest"]
     assert said("code_tree", found, found, again) == ["/w on h2 differs from the other 2: /"]
+
+
+def test_data_does_not_use_up_the_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_tree, "PROGRAM", code_tree.PROGRAM.replace("200000", "3"))
+    plant(tmp_path, data__1_jpg="", data__2_jpg="", data__3_jpg="", src__net_py="1", train_py="2")
+    assert look("code_tree", tmp_path)["files"].keys() == {"train.py", "src/net.py"}
 
 
 def test_a_module_of_the_working_directory_is_not_taken_for_a_part_of_python(tmp_path: Path) -> None:

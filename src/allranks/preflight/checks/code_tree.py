@@ -29,7 +29,8 @@ FOLDERS = ("__pycache__", "runs", "outputs", "checkpoints", "wandb", "mlruns", "
 DATA = ("data", "datasets", "output", "checkpoint", "ckpt", "logs", "log", "tensorboard", "build", "dist", "tmp")
 # fmt: on
 
-# Hidden names (.git, .venv, .cache) are left out. Below DATA a file of JSON is data.
+# Hidden names (.git, .venv, .cache) are left out. Below DATA a file of JSON is data, and it is walked last: a million
+# images in data/ must not use up the walk before src/ is reached.
 PROGRAM = r"""
 import sys
 import hashlib, json, os, time
@@ -37,7 +38,8 @@ MOST, BYTES, EACH, LISTED, WALKED = 5000, 64 << 20, 1 << 20, 500, 200000
 end = time.monotonic() + 30
 files, cut, walked = [], "", 0
 for folder, folders, names in os.walk(TOP):
-    folders[:] = sorted(n for n in folders if not n.startswith(".") and n not in FOLDERS)
+    folders[:] = [n for n in folders if not n.startswith(".") and n not in FOLDERS]
+    folders.sort(key=lambda n: (n in DATA, n))
     data = set(os.path.relpath(folder, TOP).split(os.sep)) & set(DATA)
     walked += len(names)
     for name in names:
