@@ -93,12 +93,12 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
                 yield _failed(node, gpu, facts_by_node[node].gpus.vendor)
     measured = values_of(nodes, lambda gpus: [gpu for gpu in gpus if gpu.tflops and not gpu.busy])
     models = group([gpu for gpus in measured.values() for gpu in gpus], lambda gpu: gpu.name)
+    usual = values_of(models, lambda alike: sorted(gpu.tflops for gpu in alike)[len(alike) // 2])
     for node, gpus in measured.items():
         for model, alike in models.items():
-            usual = sorted(gpu.tflops for gpu in alike)[len(alike) // 2]
-            slow = [gpu for gpu in gpus if gpu.name == model and gpu.tflops < ODD * usual]
+            slow = [gpu for gpu in gpus if gpu.name == model and gpu.tflops < ODD * usual[model]]
             if slow:
-                yield _slow(node, slow, usual, len(alike), facts_by_node[node].gpus.vendor)
+                yield _slow(node, slow, usual[model], len(alike), facts_by_node[node].gpus.vendor)
 
 
 def _failed(node: str, gpu: MatmulSpeed, vendor: Optional[str]) -> Finding:
