@@ -266,6 +266,7 @@ class Coordinator(PairsRank):
         super().__init__(job, options)
         asked = {"bandwidth": options.min_bandwidth, "latency": options.max_latency}
         self.floors = {metric: value for metric, value in asked.items() if value}
+        self.places = {name: at for at, name in enumerate(self.nodes)}
         self.round = 0
         self.lost: dict[str, str] = {}
         self.impaired: set[str] = set()
@@ -322,7 +323,7 @@ class Coordinator(PairsRank):
                 limit = self.limit_of(self.setup.gpu)
                 if not self.impaired.isdisjoint((a, b)):
                     limit *= SHORT
-                tasks.append(PairTask(self.nodes.index(a), self.nodes.index(b), limit))
+                tasks.append(PairTask(self.places[a], self.places[b], limit))
         number = self.round
         self.round += 1
         order = RoundOrder(tuple(tasks))
@@ -343,15 +344,17 @@ class Coordinator(PairsRank):
         return rows
 
     def _row(self, pair: Pair, number: int, answers: dict[str, SideFigures], again: bool) -> LinkRow:
-        names = {self.nodes[node]: facts.interface for node, facts in self.setup.leaders.items()}
-        at_a, at_b = (names.get(node, "") for node in pair)
-        row = LinkRow(*pair, number, interfaces=(at_a, at_b), again=again)
+        row = LinkRow(*pair, number, interfaces=(self._interface(pair[0]), self._interface(pair[1])), again=again)
         a, b = (answers.get(node, SideFigures()) for node in pair)
         dead = self._reason_lost(pair) or a.dead or b.dead
         if dead:
             return replace(row, dead=dead)
         # A side times the round trips that it starts, and counts what it receives.
         return replace(row, there=Way(b.rate, a.latency, a.tail), back=Way(a.rate, b.latency, b.tail))
+
+    def _interface(self, node: str) -> str:
+        facts = self.setup.leaders.get(self.places[node])
+        return facts.interface if facts else ""
 
     def _reason_lost(self, pair: Pair) -> str:
         return next((self.lost[node] for node in pair if node in self.lost), "")
