@@ -117,8 +117,10 @@ class RankCounts:
         machine = next(iter(facts_by_node.values()), Facts())  # of virtual nodes, which share its GPUs
         self.by_node: Dict[str, int] = {}
         for node in slots:
-            facts = facts_by_node.get(node, machine if asked.virtual else Facts())
-            gpus = facts.gpu_count // (len(slots) if asked.virtual else 1)
+            if asked.virtual:
+                gpus = facts_by_node.get(node, machine).gpu_count // len(slots)
+            else:
+                gpus = facts_by_node.get(node, Facts()).gpu_count
             self.by_node[node] = asked.ranks_on(node) or gpus or 1
         self.nodes = len(self.by_node)
         self.world = sum(self.by_node.values())

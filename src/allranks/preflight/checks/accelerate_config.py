@@ -59,9 +59,12 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Fail with the figure that it must be: accelerate-config, world-size-mismatch, rank-missing-or-duplicate."""
     launching = request.asked.launching
     ranks = RankCounts(request, facts_by_node)
-    for finding in Files(collected(facts_by_node, ID, Table), ranks, facts_by_node, launching).judge(request):
-        # of the default file nothing says that it is for this run
-        yield finding if launching.accelerate else finding._replace(status="warn")
+    files = Files(collected(facts_by_node, ID, Table), ranks, facts_by_node, launching)
+    for finding in files.judge(request):
+        if launching.accelerate:
+            yield finding
+        else:  # the default file: nothing says that it is for this run
+            yield finding._replace(status="warn")
     yield from judge_options(request, ranks, facts_by_node)
 
 

@@ -28,7 +28,8 @@ def collect(host: Host) -> Optional[List[rdma.UsedPort]]:
     ports = []
     for port, path in rdma.ports(host).items():
         device, _, number = port.partition("/")
-        layer, rate = (host.text(f"{path}/{file}") or "?" for file in ("link_layer", "rate"))
+        layer = host.text(f"{path}/link_layer") or "?"
+        rate = host.text(f"{path}/rate") or "?"
         ports.append(rdma.UsedPort(device, decimal(number) or 0, rdma.is_active(host, path), layer, rate))
     return ports or None
 

@@ -133,7 +133,10 @@ def _finding(node: str, codes: Tuple[int, ...], events: Sequence[XidEvent]) -> F
     if count > 1:
         message += f", {count} times"
     ages = [event.ago for event in events if event.ago is not None]
-    message += f", {plural(count, '', 'last ')}{format_ago(min(ages))}" if ages else " since boot"
+    when = " since boot"
+    if ages:
+        when = f", {plural(count, '', 'last ')}{format_ago(min(ages))}"
+    message += when
     is_off = code == OFF_BUS and any(gpu.visible for gpu in gpus)
     evidence = [event.line for event in events[:4]]
     action = gravest_action(codes)
