@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from allranks.agent import peers
+from allranks.agent.rendezvous_check import probe
 from allranks.protocol.codec import decode, encode
-from allranks.protocol.orders import ReachOrder
+from allranks.protocol.orders import ProbeOrder, ReachOrder
 
 pytestmark = pytest.mark.processes
 
@@ -61,6 +62,17 @@ def test_nobody_listens(doors: tuple[int, int]) -> None:
         found = tried(free.getsockname()[1], doors[1])
     assert (found["ok"], found["error"]) == (False, "refused") and "bulk" not in found
     assert found["arrived"] == peers.BURST, "UDP is measured all the same"
+
+
+def test_addresses_of_the_master_are_tried_where_no_thread_may_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        order = ProbeOrder(("127.0.0.1", "localhost"), free.getsockname()[1], TOKEN, 5.0)
+        assert [result.error for result in probe(order).results] == ["refused", "refused"]
 
 
 def test_a_foreign_program_answers(doors: tuple[int, int]) -> None:

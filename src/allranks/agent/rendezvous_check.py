@@ -33,6 +33,7 @@ from .portowner import who_holds
 LOWEST_PORT = 10240
 TRIES = 64
 EXTRA = 0.5  # seconds given to the other addresses once one has answered
+LEAST_SECONDS = 0.1  # for an address that had to wait for others
 MOST_CLIENTS = 1024  # connections to the port at a time: as many as wait in its queue
 # What a failed connection is called: see plan.network, which reads it.
 FAILURES = {
@@ -258,7 +259,8 @@ def probe(order: ProbeOrder) -> ProbedMessage:
 
     def ask(index: int) -> None:
         token = order.token.encode() + b"\n"
-        pair, sock = knock(order.addresses[index], order.port, token, order.seconds, order.seconds)
+        left = max(LEAST_SECONDS, began + order.seconds - time.monotonic())
+        pair, sock = knock(order.addresses[index], order.port, token, left, left)
         if sock is not None:
             sock.close()
         with news:
@@ -267,7 +269,10 @@ def probe(order: ProbeOrder) -> ProbedMessage:
             news.notify()
 
     for index in range(len(results)):
-        threading.Thread(target=ask, args=(index,), daemon=True).start()
+        try:
+            threading.Thread(target=ask, args=(index,), daemon=True).start()
+        except RuntimeError:  # no more threads are allowed: one after the other
+            ask(index)
     with news:
         has_answer = False
         while waiting and time.monotonic() < deadline:
