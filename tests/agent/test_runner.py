@@ -73,6 +73,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy_runner(place / "agent")
     with zipfile.ZipFile(work / "app.zip", "w") as archive:
         archive.write(work / "app/__main__.py", "__main__.py")
+    packed = (work / "app.zip").read_bytes()
+    (work / "app.pex").write_bytes(b"#!/usr/bin/env python3\n" + packed)
     (work / "empty").mkdir()
     (work / "link.py").symlink_to("shadow/shadow.py")
     (work / "café ü.py").write_text("print(__file__)\nraise ValueError('é')\n")
@@ -230,6 +232,13 @@ def test_interpreter_settings_by_environment(place: Path, python: str, setting: 
     for program in (IDENTITY, "-m pkg.inner.tool", "leaving.py \"'text'\""):
         plain = outcome(place, [python, *shlex.split(program)], **more)
         assert outcome(place, [python, str(place / "agent/runner.py"), *shlex.split(program)], **more) == plain
+
+
+def test_an_archive_leaves_no_error_that_it_has_not_raised(place: Path) -> None:
+    (place / "error.json").unlink(missing_ok=True)
+    runner = [sys.executable, str(place / "agent/runner.py")]
+    assert outcome(place, [*runner, "app.pex"]) == outcome(place, [sys.executable, "app.pex"])
+    assert not (place / "error.json").exists()
 
 
 def test_working_directory_that_is_gone(place: Path, tmp_path: Path) -> None:

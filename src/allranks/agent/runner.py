@@ -148,7 +148,7 @@ def prepare() -> Tuple[Optional[CodeType], str]:
     del sys.argv[0]
     if not sys.argv or sys.argv[0] in ("-", "-c") or sys.argv == ["-m"]:
         become_plain(plain)
-    if sys.argv[0].endswith((".pyc", ".zip", ".pyz")) or os.path.isdir(sys.argv[0]):
+    if sys.argv[0].endswith(".pyc") or has_importer(sys.argv[0]):
         become_plain(plain)
     if Known.reports or Known.ask or Known.limit:
         sys.meta_path.insert(0, TorchFinder(C10D, "runner_torch.py"))
@@ -214,6 +214,17 @@ def script_path(path: str) -> str:
         return os.getcwd() + "/" + path
     except OSError:  # the working directory has been removed
         return path
+
+
+def has_importer(path: str) -> bool:
+    """Tell whether it is a directory or an archive, whatever its name. The interpreter asks the same hooks."""
+    for hook in sys.path_hooks:
+        try:
+            hook(path)
+            return True
+        except ImportError:
+            continue
+    return False
 
 
 def set_first_path(find: Callable[[], str]) -> None:
