@@ -223,8 +223,12 @@ def tagged(run_tag: str) -> List[Process]:
 def command_of(pid: int) -> str:
     """Name a process by its command line for messages, in at most 200 characters."""
     text = read_text("/proc/%d/cmdline" % pid, 4096).replace("\0", " ").strip()
+    if text:
+        return text[:200]
     name = read_text("/proc/%d/comm" % pid)
-    return text[:200] or ("[%s]" % name if name else "?")
+    if not name:
+        return "?"
+    return "[%s]" % name
 
 
 def remaining(processes: Sequence[Process]) -> List[RemainingProcess]:

@@ -123,14 +123,14 @@ def listen(path: str) -> socket.socket:
 
 def answer(listener: socket.socket, runner: Known, reply: Callable[[str], JsonObject], over: LockType) -> None:
     """Answer one question after the other, as a thread, until stop()."""
-    import json
-    import socket
-
     profiles: List[Profile] = []  # none, or the one of this rank
     try:
         while True:
             channel = listener.accept()[0]
             try:
+                import json  # late: what is imported for us alone is so while the program imports too
+                import socket
+
                 channel.settimeout(PATIENCE)
                 word = channel.recv(64).decode("ascii")
                 if word.startswith("profile") and not profiles:
@@ -138,8 +138,11 @@ def answer(listener: socket.socket, runner: Known, reply: Callable[[str], JsonOb
                 if word == "profiled":
                     profiles[0].end(channel.dup())  # another thread answers
                     continue
-                said = profiles[0].begin(float(word[8:])) if word.startswith("profile ") else reply(word)
-                channel.sendall(json.dumps(said).encode(), socket.MSG_NOSIGNAL)
+                if word.startswith("profile "):
+                    answered = profiles[0].begin(float(word[8:]))
+                else:
+                    answered = reply(word)
+                channel.sendall(json.dumps(answered).encode(), socket.MSG_NOSIGNAL)
             except Exception:  # whoever asked has ended, or the program ends
                 pass
             finally:
@@ -361,10 +364,11 @@ def call_times(module: ModuleType, most: int) -> JsonObject:
         if entry["is_p2p"] or name not in members or what not in SYNCHRONISING or not created:
             continue
         base = base or created // 1000000000
-        on_device = backend != "gloo"
-        ranks = members[name]
-        new = {"name": name, "size": len(ranks), "first": min(ranks, default=0), "on_device": on_device, "kinds": []}
-        one = of_groups.setdefault(name, new)
+        if name not in of_groups:
+            ranks = members[name]
+            of_groups[name] = {"name": name, "size": len(ranks), "first": min(ranks, default=0), "kinds": []}
+            of_groups[name]["on_device"] = backend != "gloo"
+        one = of_groups[name]
         kind = "%s %d" % (what, kind_of(entry)[1])
         if kind not in one["kinds"]:
             one["kinds"].append(kind)

@@ -284,8 +284,12 @@ class Posted:
 
     def not_done(self) -> List[Tuple[Tuple[str, int, bool, int], int, Callable[[], Any]]]:
         """List what the program may wait for still."""
-        works = [(one, one[2]()) for one in list(self.open)]
-        return [one for one, work in works if work is not None and not work.is_completed()]
+        kept = []
+        for key, number, reference in list(self.open):
+            work = reference()  # one at a time: what the program lets go is not held here
+            if work is not None and not work.is_completed():
+                kept.append((key, number, reference))
+        return kept
 
     def described(self) -> Tuple[List[JsonObject], List[JsonObject]]:
         """Return how many there have been, and those that are not done: `DumpedTransfer` of
