@@ -150,6 +150,8 @@ def test_what_is_left_out_is_counted() -> None:
     shown = Excerpt(LogName("f", "h", 0, 0), 10**9, 2002, ("a", "b"), ("y", "z"))
     found = Page(run_page(record(excerpts=(shown,)))).text
     assert "… 1,998 lines are left out" in found and "2002" in found
+    no_end = Page(run_page(record(excerpts=(shown._replace(tail=()),)))).text
+    assert "… 2,000 lines are left out" in no_end
 
 
 LOG = LogName("logs/f.log", "h1", 0, 0)
@@ -175,6 +177,13 @@ def test_a_large_log_has_its_ends_with_the_right_numbers(tmp_path: Path, end: by
         assert line == f"line {number}" or line == end.decode()
     assert 0 < sum(len(line) + 1 for line in found.tail[found.context :]) <= 2100
     assert sum(len(line) + 1 for line in found.tail) <= CONTEXT + 2000
+
+
+def test_a_log_that_ends_in_a_long_progress_bar_has_its_last_state(tmp_path: Path) -> None:
+    path = tmp_path / "f.log"
+    path.write_bytes(b"start\n" + b"".join(b"\r%5d of 9000 batches" % number for number in range(9000)))
+    found = read_ends(path.open("rb"), 1000, 2000)
+    assert (found.total, found.tail, found.context) == (2, [" 8999 of 9000 batches"], 0)
 
 
 def test_a_private_key_across_the_beginning_of_the_end(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ def read_ends(file: IO[bytes], head: int, tail: int) -> Excerpt:
     start = max(0, size - tail - CONTEXT)
     file.seek(start)
     end = file.read(tail + CONTEXT)
-    if start:
-        end = end[end.find(b"\n") + 1 :] if b"\n" in end else b""
+    if start:  # a line that began before is left out; of a progress bar that fills all of it the last state is shown
+        end = end.partition(b"\n" if b"\n" in end else b"\r")[2]
     last = _lines(end)
     context = min(len(last), end.count(b"\n", 0, max(0, len(end) - tail)))
     return Excerpt(NO_LOG, size, total, _lines(first[: first.rfind(b"\n") + 1]), last, context)

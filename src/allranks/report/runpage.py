@@ -199,12 +199,14 @@ def _lines(log: Excerpt) -> list[tuple[int, str]]:
     rows: list[tuple[int, str]] = []
     last = 0
     for number, line in numbered:
-        hidden = number - last - 1
-        if hidden:
-            rows.append((0, f"… {hidden:,} {plural(hidden, 'line is', 'lines are')} left out"))
+        rows += _left_out(number - last - 1)
         rows.append((number, cut(line, LINE)))
         last = number
-    return rows
+    return rows + _left_out(log.total - last)
+
+
+def _left_out(count: int) -> list[tuple[int, str]]:
+    return [(0, f"… {count:,} {plural(count, 'line is', 'lines are')} left out")] if count else []
 
 
 # -- environment -----------------------------------------------------------------------------------
