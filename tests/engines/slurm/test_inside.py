@@ -10,6 +10,7 @@ import pytest
 
 from allranks.cluster.slurm_allocation import MADE_BY_ALLRANKS, Allocation, read_allocation
 from allranks.diagnose.slurm_jobs import SlurmJob, nodes_at_fault, script_ended, step_ended
+from allranks.engines.slurm import jobs
 from allranks.engines.slurm import reach as reach_module
 from allranks.engines.slurm.reach import StepReach
 from allranks.errors import UsageError
@@ -248,3 +249,13 @@ def test_the_grace_time_of_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reach_module.jobs.grace_time("low") == 10
     done.stdout = ""
     assert reach_module.jobs.grace_time("low") is None
+
+
+def test_kill_wait_is_asked_for_until_slurmctld_has_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for at the start. At SIGTERM ranks have no time to lose by a slurmctld that does not answer."""
+    monkeypatch.undo()  # of `kill_wait_of_6_s`
+    answers = [(1, ""), (0, "SlurmctldPort = 6817\nKillWait                = 30 sec\n")]
+    monkeypatch.setattr(jobs, "_call", lambda argv: subprocess.CompletedProcess(argv, *answers.pop(0), ""))
+    jobs.configuration.cache_clear()
+    assert [jobs.kill_wait(), jobs.kill_wait(), jobs.kill_wait()] == [None, 30, 30]
+    jobs.configuration.cache_clear()

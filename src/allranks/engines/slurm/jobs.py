@@ -108,22 +108,35 @@ def _update(job: str, may_be: Callable[[SlurmJob], bool], what: str) -> bool:
 
 def kill_wait() -> int | None:
     """Return seconds from Slurm's SIGTERM to its SIGKILL; None where that is not known."""
-    return _number(re.search(r"\bKillWait\s*=\s*(\d+) sec", _shown("config")))
+    return _seconds(r"\bKillWait\s*=\s*(\d+) sec", configuration)
 
 
 def grace_time(partition: str) -> int | None:
     """Return seconds from a preemption in a partition to its jobs' end; None where that is not known."""
-    return _number(re.search(r"\bGraceTime=(\d+)", _shown("partition", partition)))
+    return _seconds(r"\bGraceTime=(\d+)", lambda: _shown("partition", partition))
+
+
+@cache
+def configuration() -> str:
+    """Return Slurm's configuration, which is asked for once: at a SIGTERM slurmctld may need longer than ranks have.
+
+    Raise SlurmError, UsageError without an answer. The next call asks again: `cache` keeps no exception.
+    """
+    return _shown("config")
 
 
 def _shown(*what: str) -> str:
+    command = ["scontrol", "--oneliner", "show", *what]
+    done = _call(command)
+    _check(done, " ".join(command))
+    return done.stdout
+
+
+def _seconds(pattern: str, ask: Callable[[], str]) -> int | None:
     try:
-        return _call(["scontrol", "--oneliner", "show", *what]).stdout
+        match = re.search(pattern, ask())
     except (SlurmError, UsageError):
-        return ""
-
-
-def _number(match: re.Match[str] | None) -> int | None:
+        return None
     return int(match[1]) if match else None
 
 

@@ -74,10 +74,7 @@ class StepReach(NodeReach):
         self.run_suffix = run_suffix(allocation.job)
         self.warned_t: float | None = None
         self._stop_grace = spec.limits.stop_grace
-        origin = Origin.SCRIPT if allocation.batch else Origin.SHELL
-        if allocation.made_by_allranks:
-            origin = Origin.ALLRANKS
-        self._advice = Advice(origin, warning(self._stop_grace))
+        self._advice = Advice(_origin(allocation), warning(self._stop_grace))
         self._began = time.strftime("%Y-%m-%dT%H:%M:%S")  # as slurmstepd writes it
         self._steps = [Step(spec, nodes, allocation.job, _say, self._advice) for nodes in clusters]
         super().__init__(StepTransport(self._steps, spec))
@@ -91,8 +88,10 @@ class StepReach(NodeReach):
     def run_directory(self, runs_dir: str) -> RunDirectory | None:
         """Return the run directory of who submitted this job, or of its start before a requeue; else None."""
         named = super().run_directory(runs_dir)
-        if named is not None or not self.allocation.restarts:
+        if named is not None:
             return named
+        if not self.allocation.restarts:
+            return None
         before = [run for run in RunDirectory.list_runs(Path(runs_dir)) if run.job == self.allocation.job]
         return before[-1] if before else None
 
@@ -169,19 +168,24 @@ class StepReach(NodeReach):
         own_output = read_end(Path(job.stdout), LOG_TAIL)  # slurmstepd writes there why it ends the batch script
         state, line = cancelled(printed) or cancelled(own_output, self._began) or ("CANCELLED", "")
         if state != "CANCELLED":
-            job = job.reported(state)
-        elif job.state in ("RUNNING", "PENDING"):
+            return self._ended_as(job.reported(state), line)
+        if job.state in ("RUNNING", "PENDING"):
             return None
-        elif job.state in ("COMPLETING", "COMPLETED", "FAILED") and job.restarts > self.allocation.restarts:
-            job = job.reported("REQUEUED")
-        elif job.state in ("COMPLETING", "COMPLETED", "FAILED"):
-            # This process may have taken the place of the script (exec).
-            is_below_one = self.allocation.batch and not command_of(os.getppid()).startswith("slurmstepd")
-            own_end = script_ended(job, line) if is_below_one else None
-            if own_end is not None or not stopped:
-                return own_end
-            job = job.reported(state)
-        return ended(job, jobs.kill_wait(), line, advice)
+        if job.state not in ("COMPLETING", "COMPLETED", "FAILED"):
+            return self._ended_as(job, line)
+        if job.restarts > self.allocation.restarts:
+            return self._ended_as(job.reported("REQUEUED"), line)
+        own_end = script_ended(job, line) if self._is_below_the_script() else None
+        if own_end is None and stopped:
+            return self._ended_as(job.reported(state), line)
+        return own_end
+
+    def _ended_as(self, job: SlurmJob, line: str) -> Finding | None:
+        return ended(job, jobs.kill_wait(), line, self._advice)
+
+    def _is_below_the_script(self) -> bool:
+        """Tell whether a batch script is above us; False where this process has taken its place (exec)."""
+        return self.allocation.batch and not command_of(os.getppid()).startswith("slurmstepd")
 
     def _look(self) -> SlurmJob | None:
         try:
@@ -200,12 +204,16 @@ class StepReach(NodeReach):
     def _shared_nodes(self) -> list[str]:
         number = self.allocation.job
         shared = [name for name in self._steps[0].ranks if not is_ours(number, name)]
-        what = f"another allranks run of job {number} has {join_words(shared)} too"
-        return [f"{what}. With --nodes N a run takes free nodes first"] if shared else []
+        if not shared:
+            return []
+        names = join_words(shared)
+        return [f"another allranks run of job {number} has {names} too. With --nodes N a run takes free nodes first"]
 
     def against_retry(self) -> str:
         """Return why the nodes cannot have another attempt."""
-        return "Slurm's step has ended, and with it the way to the nodes" if self.step_end() is not None else ""
+        if self.step_end() is None:
+            return ""
+        return "Slurm's step has ended, and with it the way to the nodes"
 
     def refuse_requeue(self) -> str:
         """Take the batch job's right to be put back into the queue."""
@@ -218,6 +226,12 @@ class StepReach(NodeReach):
         """End the steps."""
         for step in self._steps:
             step.finish("the run is over")
+
+
+def _origin(allocation: Allocation) -> Origin:
+    if allocation.made_by_allranks:
+        return Origin.ALLRANKS
+    return Origin.SCRIPT if allocation.batch else Origin.SHELL
 
 
 def _pass_signal(session: BegunSession, names: Mapping[int, str], task: int, signal: str) -> None:
@@ -251,7 +265,10 @@ def claim(job: str, nodes: Iterable[str], count: int | None) -> tuple[list[str],
     for node in nodes:
         if count is not None and len(claimed) == count:
             break
-        (claimed if _claim(job, node) else taken).append(node)
+        if _claim(job, node):
+            claimed.append(node)
+        else:
+            taken.append(node)
     return claimed, taken
 
 
