@@ -39,6 +39,17 @@ def test_it_fits_and_is_the_same_every_time(archive):
     assert len(first) < OBJECT_LIMIT - (48 << 10)
 
 
+def test_an_archive_makes_another_that_is_the_same(archive, tmp_path):
+    """`run --k8s` of an allranks.pyz ships one, and whoever finds it there may take it. Click's licence goes along."""
+    for name, content in zipapp.packed_files().items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    code = "import sys; sys.path.insert(0, ''); from allranks.engines.zipapp import main; main()"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code, "again.pyz"], cwd=tmp_path, check=True, timeout=BOUND)
+    assert (tmp_path / "again.pyz").read_bytes() == archive.read_bytes()
+
+
 @pytest.mark.parametrize("verb", ["join", "run", "status"])
 def test_a_bare_python_has_the_verbs_options(archive, verb):
     done, place = call(archive, verb, "--help")

@@ -95,8 +95,9 @@ def packed_files() -> dict[str, bytes]:
     for path in CLICK.glob("*.py"):
         if path.name not in CLICK_UNUSED:
             contents[f"click/{path.name}"] = path.read_bytes()
+    # The licence asks to go wherever Click goes. By RECORD an archive that is made from this one finds it.
     for file in distribution("click").files or ():
-        if file.name == "METADATA" or file.name.startswith("LICENSE"):  # which asks to go wherever Click goes
+        if file.name in ("METADATA", "RECORD") or file.name.startswith("LICENSE"):
             contents[file.as_posix()] = file.read_binary()
     return contents
 
