@@ -404,7 +404,7 @@ class JoinedNode(StartedRun):
         result = NodeResult(exit=outcome.exit, message=outcome.message)
         if outcome.tried:
             facts = NodeFacts(interfaces=tuple(interfaces()))
-            finding = never_reached(hello.hostname, spec, facts, outcome.tried)
+            finding = never_reached(hello.hostname, facts, outcome.tried)
             say(outcome.message)
             verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE)
             result = NodeResult(exit=outcome.exit, message=finding.message, verdict=verdict)

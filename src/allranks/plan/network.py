@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from allranks.cluster.names import is_address
 from allranks.findings import Finding, Where, unset
 from allranks.protocol.messages import AddressProbe, PortFailure
 from allranks.protocol.plan_facts import NodeFacts, global_addresses, interface_of, local_addresses, network_of, on_link
@@ -118,7 +117,8 @@ def choose_address(
     late = [n for n in probes if n not in reached[best]]
     if not late:
         return check.chosen(best, partial(unset, of_run=spec.launch.env, forwarded=forwarded))
-    findings = [check.explain(n, best) for n in late]
+    others = [n for n in probes if n in reached[best] and n != master]
+    findings = [check.explain(n, best, others) for n in late]
     wrong = [f for f in findings if f.where.node == master and f.id == "wrong-interface"]
     return Choice(None, tuple(wrong or findings))  # a wrong --master-addr explains what the others saw
 
@@ -222,14 +222,18 @@ class _Check:
         at_master = self._ways(self._master)
         choices: dict[str, InterfaceChoice] = {}
         for name in self._probes:
-            proof = self._proof_of(name, address, at_master)
+            ways = at_master if name == self._master else self._ways_of_other(name, at_master)
+            passed = tuple(way for way, has_passed in ways.items() if has_passed)
+            failed = tuple(way for way, has_passed in ways.items() if not has_passed)
+            carries = self._way(name, _result_of(self._probes[name], address))
+            proof = InterfaceProof(carries, passed, failed)
             choices[name] = choose_interfaces(name, self._of(name), proof, not shared, unset)
         findings = [f for c in choices.values() for f in c.findings]
         findings += _mixed_families(choices, self._facts)
         return Choice(address, tuple(_once(findings) if shared else findings), choices)
 
-    def _proof_of(self, node: str, address: str, at_master: Mapping[str, bool]) -> InterfaceProof:
-        """Say which of a node's interfaces the check went through, and over which it failed.
+    def _ways_of_other(self, node: str, at_master: Mapping[str, bool]) -> dict[str, bool]:
+        """Say of the interfaces of a node that is not the master whether the check went through one.
 
         What was not tried (no address of the master in its subnet) shares the fate of the master's interface of the
         same name.
@@ -238,9 +242,7 @@ class _Check:
         for name in nccl_interfaces(self._of(node)):
             if name in at_master:
                 ways.setdefault(name, at_master[name])
-        passed = tuple(name for name, has_passed in ways.items() if has_passed)
-        failed = tuple(name for name, has_passed in ways.items() if not has_passed)
-        return InterfaceProof(self._way(node, _result_of(self._probes[node], address)), passed, failed)
+        return ways
 
     def _ways(self, node: str) -> dict[str, bool]:
         """Say of a node's own interfaces whether the check went through one.
@@ -281,23 +283,24 @@ class _Check:
     # route to host" at once is a firewall that rejects (firewalld's default); "refused" on a port that we
     # know to listen is one too, or another machine with the same address.
 
-    def explain(self, node: str, address: str) -> Finding:
-        """Find why one node did not reach `address`, the one that most nodes reached."""
+    def explain(self, node: str, address: str, others: Sequence[str]) -> Finding:
+        """Find why one node did not reach `address`, the one that most nodes reached: `others`, beside the master."""
         master = self._master
-        probes = self._probes
-        result = next((r for r in probes[node] if r.address == address), AddressProbe(address, error="not tried"))
+        tries = self._probes[node]
+        result = next((r for r in tries if r.address == address), AddressProbe(address, error="not tried"))
         wrong = self._wrong_address(node, address, result)
         if wrong is not None:
             label, message, remedy = wrong
         else:
-            reached = [n for n in probes if n not in (node, master) and _reaches(probes[n], address)]
-            is_on_link = is_address(address) and on_link(self._of(node), address) is not None
-            label, why = _cause(result, is_on_link, bool(reached))
-            contrast = f", but {join_names(reached)} can reach it" if reached else ""
+            label, why = _cause(result, _is_on_link(self._of(node), address), bool(others))
+            contrast = f", but {join_names(others)} can reach it" if others else ""
             message = f"{node} cannot reach {address} port {self._port} on {master}: {why}{contrast}"
-            remedy = self.remedy(label, node, address)
+            remedy = _other_route(address, master, self._masters)
+            if label == "port-blocked":
+                port = self._port if self._spec.rendezvous.master_port else None
+                remedy = _open_port(master, port, _source(self._of(node), address))
         where = Where(node=node, peer=master, port=self._port)
-        return Finding(label, "fail", message, remedy, where, tuple(map(_evidence, probes[node])))
+        return Finding(label, "fail", message, remedy, where, tuple(map(_evidence, tries)))
 
     def _wrong_address(self, node: str, address: str, result: AddressProbe) -> tuple[str, str, str] | None:
         """Cases where the address itself is at fault, whatever the error was: label, message, remedy."""
@@ -306,17 +309,17 @@ class _Check:
         if result.error == "resolution":
             remedy = f"put the name into /etc/hosts of {node}, or give an IP address with --master-addr"
             return "name-resolution", f"{node} cannot resolve {wanted}: {result.text or ''}", remedy
-        is_ip = is_address(address)
+        ip = _ip(address)
         if node == master:
-            if not is_ip or interface_of(self._masters, address) is not None or address.startswith("127."):
+            if ip is None or interface_of(self._masters, address) is not None or address.startswith("127."):
                 return None
             others = ", ".join(global_addresses(self._masters)) or "none"
             message = f"{wanted} is not an address of {master}, the first host of the list (it has {others})"
             return "wrong-interface", message, _LEAVE_OUT
-        if address == "localhost" or (is_ip and ipaddress.ip_address(address).is_loopback):
+        if address == "localhost" or (ip is not None and ip.is_loopback):
             message = f"{wanted} is every node's own loopback: {node} can't reach {master} by it"
             return "wrong-interface", message, _LEAVE_OUT
-        interface = interface_of(self._of(node), address) if is_ip else None
+        interface = interface_of(self._of(node), address) if ip is not None else None
         if interface is not None:
             message = f"{address} is not only {master}'s: {node} has the same address on {interface}"
             return "wrong-interface", message, _CHOOSE
@@ -325,40 +328,17 @@ class _Check:
             return "wrong-interface", message, _CHOOSE
         return None
 
-    def remedy(self, label: str, node: str, address: str) -> str:
-        """Return what may help a node to reach an address, by the label of its finding."""
-        master = self._master
-        port = self._port
-        if label != "port-blocked":
-            others = ", ".join(global_addresses(self._masters))
-            of_master = f" ({master} has {others})" if others else ""
-            return f"check the route with `ip route get {address}`, or choose with --network CIDR{of_master}"
-        source = _source(self._of(node), address)
-        if self._spec.rendezvous.master_port:
-            ufw = f"sudo ufw allow from {source} to any port {port} proto tcp"
-            family = "ipv6" if ":" in source else "ipv4"
-            rule = f"rule family={family} source address={source} port port={port} protocol=tcp accept"
-            firewalld = f"sudo firewall-cmd --add-rich-rule='{rule}'"
-            one_port = ""
-        else:
-            ufw = f"sudo ufw allow from {source} to any proto tcp"
-            firewalld = f"sudo firewall-cmd --zone=trusted --add-source={source}"
-            one_port = ". Or open one port and name it with --master-port"
-        return (
-            f"on {master}: `{ufw}` or `{firewalld}`{one_port}. NCCL and Gloo need high ports between all nodes as well"
-        )
 
-
-def never_reached(node: str, spec: RunSpec, facts: NodeFacts, tried: Sequence[AddressProbe]) -> Finding:
+def never_reached(node: str, facts: NodeFacts, tried: Sequence[AddressProbe]) -> Finding:
     """Why a node that joins never reached node 0; `tried` are its last tries, `facts` hold its interfaces."""
     result = tried[0]
-    label, why, remedy = _never_reached(node, spec, facts, result)
+    label, why, remedy = _never_reached(node, facts, result)
     message = f"{node} cannot reach node 0 at {result.address} port {result.port}: {why}"
     where = Where(node=node, peer=result.address, port=result.port)
     return Finding(label, "fail", message, remedy, where, tuple(map(_evidence, tried)))
 
 
-def _never_reached(node: str, spec: RunSpec, facts: NodeFacts, result: AddressProbe) -> tuple[str, str, str]:
+def _never_reached(node: str, facts: NodeFacts, result: AddressProbe) -> tuple[str, str, str]:
     """Label, reason and remedy. Unlike in the rendezvous check it is not known that a program listens."""
     address = result.address
     text = result.text or ""
@@ -375,9 +355,43 @@ def _never_reached(node: str, spec: RunSpec, facts: NodeFacts, result: AddressPr
     if result.error == "refused":
         remedy = "see whether node 0 runs with the same --port, and whether --master-addr is its address"
         return "master-unreachable", "refused: nothing listens there, or a firewall rejects it", remedy
-    label, why = _cause(result, is_address(ip) and on_link(facts, ip) is not None, False)
-    check = _Check(spec.changed(master_port=result.port), address, result.port, {node: facts}, {})
-    return label, why, check.remedy(label, node, ip)
+    label, why = _cause(result, _is_on_link(facts, ip), False)
+    if label == "port-blocked":
+        return label, why, _open_port(address, result.port, _source(facts, ip))
+    return label, why, _other_route(ip, address, _NOTHING)
+
+
+def _open_port(master: str, port: int | None, source: str) -> str:
+    """Say how a firewall of the master lets a node in; `port` is None where each attempt takes a free one."""
+    if port is None:
+        ufw = f"sudo ufw allow from {source} to any proto tcp"
+        firewalld = f"sudo firewall-cmd --zone=trusted --add-source={source}"
+        one_port = ". Or open one port and name it with --master-port"
+    else:
+        ufw = f"sudo ufw allow from {source} to any port {port} proto tcp"
+        family = "ipv6" if ":" in source else "ipv4"
+        rule = f"rule family={family} source address={source} port port={port} protocol=tcp accept"
+        firewalld = f"sudo firewall-cmd --add-rich-rule='{rule}'"
+        one_port = ""
+    return f"on {master}: `{ufw}` or `{firewalld}`{one_port}. NCCL and Gloo need high ports between all nodes as well"
+
+
+def _other_route(address: str, master: str, masters: NodeFacts) -> str:
+    others = ", ".join(global_addresses(masters))
+    of_master = f" ({master} has {others})" if others else ""
+    return f"check the route with `ip route get {address}`, or choose with --network CIDR{of_master}"
+
+
+def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Read an address, which may have a zone; None for a name."""
+    try:
+        return ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def _is_on_link(here: NodeFacts, address: str) -> bool:
+    return _ip(address) is not None and on_link(here, address) is not None
 
 
 def _evidence(result: AddressProbe) -> str:
@@ -407,9 +421,9 @@ def _cause(result: AddressProbe, is_on_link: bool, others_reach: bool) -> tuple[
 
 def _source(here: NodeFacts, address: str) -> str:
     """Whom to let in: the subnet both are in, else the node's own first address of that family."""
-    if not is_address(address):
+    wanted = _ip(address)
+    if wanted is None:
         return "NODE_ADDRESS"
-    wanted = ipaddress.ip_address(address.partition("%")[0])
     addresses = [a for _, a, i in local_addresses(here) if not i.loopback and a.scope == "global"]
     for item in addresses:
         if wanted in network_of(item):
@@ -430,8 +444,7 @@ def main_addresses(
 ) -> dict[str, str]:
     """Each node's address on the interface that Gloo will use (the way to the master); without
     that choice (`port` is 0), the first address that would be offered. Nodes without any are left out."""
-    known = (ipaddress.ip_address(a.partition("%")[0]).version for a in master_addresses if is_address(a))
-    family = next(known, 4)
+    family = next((ip.version for ip in map(_ip, master_addresses) if ip is not None), 4)
     interfaces = choose_address(spec, master, port, facts, probes).interfaces if port else {}
     addresses = {}
     shared = share_network(facts)  # once: each of the nodes asks
