@@ -117,7 +117,9 @@ def who_speaks(facts: NodeFacts) -> str | None:
         for path, text in facts.nccl.conf.items():
             if any(line.strip().startswith(key + "=") for line in text.splitlines()):
                 return f"{key} in {path}"
-    return f"the plug-in {facts.nccl.plugins[0]}" if facts.nccl.plugins else None
+    if facts.nccl.plugins:
+        return f"the plug-in {facts.nccl.plugins[0]}"
+    return None
 
 
 # -- Gloo's rule -----------------------------------------------------------------------------------
@@ -137,13 +139,15 @@ def gloo_default(facts: NodeFacts) -> str | None:
 def _gloo_names(facts: NodeFacts) -> list[str]:
     """List the names of the user's GLOO_SOCKET_IFNAME; Gloo ignores one character (strlen > 1)."""
     value = facts.nccl.environ_.get("GLOO_SOCKET_IFNAME", "")
-    return [w for w in value.split(",") if w] if len(value) > 1 else []
+    if len(value) <= 1:
+        return []
+    return [w for w in value.split(",") if w]
 
 
 def _judge_gloo(
     node: str, facts: NodeFacts, names: Sequence[str], proof: InterfaceProof, unset: Unset
 ) -> list[Finding]:
-    present = {name: interface.running for name, _, interface in local_addresses(facts)}
+    is_running = {name: interface.running for name, _, interface in local_addresses(facts)}
     setting = f"GLOO_SOCKET_IFNAME is {','.join(names)}, but"
     remedy = f"{unset('GLOO_SOCKET_IFNAME')}: allranks sets it on every node"
     if proof.chosen:
@@ -154,11 +158,11 @@ def _judge_gloo(
         if name[0] in "^=":
             message = f"{node}: {setting} Gloo takes exact names, and the sign {name[0]!r} is for NCCL"
             findings.append(Finding("no-interface", "fail", message, remedy, where))
-        elif name not in present:
-            others = ", ".join(present) or "none"
+        elif name not in is_running:
+            others = ", ".join(is_running) or "none"
             message = f"{setting} {node} has no interface {name} with an address. It has {others}"
             findings.append(Finding("no-interface", "fail", message, remedy, where))
-        elif not present[name]:
+        elif not is_running[name]:
             message = f"{node}: {setting} {name} is down, so peers cannot reach it"
             findings.append(Finding("wrong-interface", "fail", message, remedy, where))
         elif name in proof.failed and name not in proof.passed:
@@ -203,18 +207,17 @@ def _choose_nccl(node: str, facts: NodeFacts, proof: InterfaceProof, pin: bool, 
     good = _pins(proof)
     speaker = who_speaks(facts)
     text = ",".join(taken)
-    is_unproved = taken[:1] and proof.passed and taken[0] not in proof.passed  # it was not tried, another one passed
-    if not pin or (not bad and (speaker is not None or not is_unproved)):
-        findings = _nothing(node, facts, taken, speaker, unset)
-    elif speaker is not None or not bad or not good:
-        findings = (_warn(node, taken, bad, good, speaker),)
-    else:
+    if pin and bad and good and speaker is None:
         value = "=" + ",".join(good)
         why = f"NCCL by itself would take {text}, and {' and '.join(bad)} did not pass the rendezvous check"
         setting = {"NCCL_SOCKET_IFNAME": value}
         return InterfaceChoice(None, ",".join(good), setting, (f"NCCL_SOCKET_IFNAME={value}: {why}",))
-    left = f"left alone, {speaker} decides" if speaker else f"not set, NCCL by itself takes {text or 'no interface'}"
-    return InterfaceChoice(None, text or None, {}, (f"NCCL_SOCKET_IFNAME: {left}",), findings)
+    is_doubtful = bool(bad) or (speaker is None and _is_unproved(taken, proof))
+    if pin and is_doubtful:
+        findings: tuple[Finding, ...] = (_warn(node, taken, bad, good, speaker),)
+    else:
+        findings = _nothing(node, facts, taken, speaker, unset)
+    return InterfaceChoice(None, text or None, {}, (_left(text, speaker),), findings)
 
 
 def _pins(proof: InterfaceProof) -> list[str]:
@@ -223,6 +226,17 @@ def _pins(proof: InterfaceProof) -> list[str]:
     names = [n for n in proof.passed if ":" not in n]
     real = [n for n in names if n != "lo" and not is_host_local(n)]
     return real or [n for n in names if n != "lo"] or names
+
+
+def _is_unproved(taken: Sequence[str], proof: InterfaceProof) -> bool:
+    """NCCL's bootstrap interface was not tried, while another one passed."""
+    return bool(taken) and bool(proof.passed) and taken[0] not in proof.passed
+
+
+def _left(text: str, speaker: str | None) -> str:
+    if speaker is not None:
+        return f"NCCL_SOCKET_IFNAME: left alone, {speaker} decides"
+    return f"NCCL_SOCKET_IFNAME: not set, NCCL by itself takes {text or 'no interface'}"
 
 
 def _nothing(
@@ -240,7 +254,6 @@ def _warn(node: str, taken: Sequence[str], bad: Sequence[str], good: Sequence[st
     what = "did not pass the rendezvous check" if bad else "was not part of the rendezvous check"
     cause = f" because of {speaker}" if speaker is not None else ""
     message = f"{node}: NCCL will take {', '.join(names)}{cause}, which {what}"
-    remedy = "if NCCL cannot connect at its start: " + (
-        f"--env NCCL_SOCKET_IFNAME=={','.join(good)}" if good else "choose with --env NCCL_SOCKET_IFNAME==NAME"
-    )
+    setting = f"--env NCCL_SOCKET_IFNAME=={','.join(good)}" if good else "choose with --env NCCL_SOCKET_IFNAME==NAME"
+    remedy = f"if NCCL cannot connect at its start: {setting}"
     return Finding("wrong-interface", "warn", message, remedy, Where(node=node, interface=names[0]))

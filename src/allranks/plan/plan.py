@@ -73,7 +73,8 @@ def ranks_of(
     count = gpu_count(facts) // shared_by
     if count and facts.gpus is not None:
         return count, facts.gpus.source or "GPUs found"
-    return (2 if spec.tests.test == "full" and spec.tests.suite != "pairs" else 1), "no GPU found"
+    is_collective_test = spec.tests.test == "full" and spec.tests.suite != "pairs"
+    return 2 if is_collective_test else 1, "no GPU found"
 
 
 def room_on(node: Node, facts: NodeFacts) -> int | None:
@@ -114,15 +115,15 @@ def _rank_order(launch: NodeLaunch, process: PlannedProcess) -> RankOrder:
     spec = launch.spec
     place = launch.place
     environment = rank_environment(launch, process)
-    error_files = (
-        (environment[ERROR_FILE],)
-        if process.per_rank
-        else tuple(place.files.error(rank, launch.attempt.number) for rank in launch.node.ranks)
-    )
+    if process.per_rank:
+        error_files: tuple[str, ...] = (environment[ERROR_FILE],)
+    else:
+        error_files = tuple(place.files.error(rank, launch.attempt.number) for rank in launch.node.ranks)
+    wrap = shlex.split(spec.launch.wrap) if spec.launch.wrap else []
     return RankOrder(
         rank=process.rank,
         local_rank=process.local_rank,
-        argv=(*(shlex.split(spec.launch.wrap) if spec.launch.wrap else ()), *process.argv),
+        argv=(*wrap, *process.argv),
         env={**environment, **process.env},
         weak=tuple(weak_names(spec, place)),
         path_first=_programs_beside(launch, process.argv),
@@ -151,9 +152,9 @@ def keeps_template(launch: NodeLaunch) -> bool:
 def forbids_template(spec: RunSpec) -> bool:
     """Tell whether something that was asked for forbids that ranks are forked from one that has imported."""
     launch = spec.launch
-    is_python = read_command(launch.command).kind in ("python-script", "python-module")
-    has_more = bool(launch.wrap or launch.prelude or spec.recovery.audit_data)
-    return launch.launcher != "direct" or has_more or not is_python
+    if launch.launcher != "direct" or launch.wrap or launch.prelude or spec.recovery.audit_data:
+        return True
+    return read_command(launch.command).kind not in ("python-script", "python-module")
 
 
 def _filled(launch: NodeLaunch) -> NodeLaunch:

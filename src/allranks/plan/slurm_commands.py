@@ -16,8 +16,8 @@ WARN_BEFORE = 15  # seconds from the end of the grace to the job's own end: for 
 WARNING_SIGNAL = "XCPU"
 OVERLAP = (20, 11)  # the version that has srun --overlap, and without it lets a step wait for another
 
-# Variables begin so that srun would take for the user's wish for this step, which has one task a node and all of the
-# job.
+# How variables begin that srun would take for the user's wish for this step. It has one task a node, and all that the
+# job has.
 _STEP_VARIABLES = """
     SLURM_NTASKS SLURM_NPROCS SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_GPUS_PER_TASK
     SLURM_CPU_BIND SLURM_MEM_ SLURM_GPU_BIND SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXCLUSIVE SLURM_THREADS_PER_CORE

@@ -11,7 +11,7 @@ import shlex
 
 from ..environment import NodeLaunch, PlannedProcess
 from .node_launcher import agent, options_of, through
-from .training_command import kept_options, launched_by, read_training
+from .training_command import kept_options, launched_by, python_for, read_training
 
 # Options that allranks sets or has no use for, beside those that say who the nodes are.
 OURS = ("H", "ssh_port", "extra_launch_args")
@@ -34,8 +34,7 @@ def colossalai(launch: NodeLaunch) -> list[PlannedProcess]:
         "/bin/sh",
         "-c",
         WITH_PATH,
-        launch.facts.interpreter.path or words.python or "python3",
-        *words.flags,
+        *python_for(words, launch.facts.interpreter.path),
         "-m",
         "colossalai.cli.cli",
         "run",

@@ -48,13 +48,20 @@ def ranks_asked_for(spec: RunSpec, nodes: int | None = None) -> int | None:
 
 
 def _count(value: str | None) -> int | None:
-    return int(value) or None if value is not None and value.isdecimal() else None
+    if value is None or not value.isdecimal():
+        return None
+    return int(value) or None
 
 
 def kept_options(spec: RunSpec, left_out: Sequence[str]) -> tuple[str, ...]:
     """Keep the user's options of that launcher, without those that say who the nodes are."""
     tool = launched_by(spec)
     return tool.kept(tuple(left_out)) if tool is not None else ()
+
+
+def python_for(words: Words, python: str | None) -> list[str]:
+    """Give the interpreter that starts a launcher: the node's, else the word that the user wrote, with its flags."""
+    return [python or words.python or "python3", *words.flags]
 
 
 def launcher_words(
@@ -65,8 +72,10 @@ def launcher_words(
     `no_python` is its option for a program that is none of Python's.
     """
     words = read_training(spec)
-    before = [python or words.python or "python3", *words.flags, "-m", module, *kept_options(spec, left_out), *options]
-    return [*before, no_python] if words.kind == "program" else before
+    before = [*python_for(words, python), "-m", module, *kept_options(spec, left_out), *options]
+    if words.kind == "program":
+        before.append(no_python)
+    return before
 
 
 def out_of_reach(spec: RunSpec) -> list[str]:

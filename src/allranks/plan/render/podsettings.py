@@ -90,11 +90,8 @@ def read_pod_settings(spec: RunSpec, texts: Mapping[str, str], container: str, g
     _check_pod(pod, f"{where}: spec", container, grace)
     own_labels, pod_labels = _split(labels)
     own_annotations, pod_annotations = _split(annotations)
-    if pod.get("hostNetwork"):
-        pod = {
-            **pod,
-            "dnsPolicy": pod.get("dnsPolicy", "ClusterFirstWithHostNet"),
-        }  # the host's name server knows no pod
+    if pod.get("hostNetwork") and "dnsPolicy" not in pod:  # the host's name server knows no pod
+        pod = {**pod, "dnsPolicy": "ClusterFirstWithHostNet"}
     return PodSettings(pod, pod_labels, pod_annotations, own_labels, own_annotations)
 
 
