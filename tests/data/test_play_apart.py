@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from allranks.data.auditing import LoaderError, virtual_rows
+
 pytestmark = pytest.mark.processes
 
 PRINTS = """#!/bin/sh
@@ -33,3 +35,19 @@ def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
     python.chmod(0o755)
     done = subprocess.run([sys.executable, "-c", READS, str(python)], capture_output=True, text=True)
     assert done.stdout == "ReadingProgress(done=1, of=3, batches=7, rank=0, error='')\n", done.stderr
+
+
+KILLED = """
+import os, signal
+def make():
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return iter(())
+"""
+
+
+def test_a_rank_that_is_killed_is_a_failure(tmp_path: Path) -> None:
+    """As by the kernel, for a lack of memory: the data was called split, by what the other rank had read."""
+    (tmp_path / "killed.py").write_text(KILLED)
+    with pytest.raises(LoaderError, match=r"^the loader raised as rank 1: its process ended with signal 9$"):
+        virtual_rows(f"{tmp_path}/killed.py:make", 2, 2)

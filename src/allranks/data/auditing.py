@@ -145,8 +145,9 @@ def virtual_rows(
             failure = virtual.run(play, tell, make)
         if failure is not None:
             who = "alone" if failure.rank == REFERENCE else f"as rank {failure.rank}"
-            text = failure.error.rstrip()
-            raise LoaderError(f"the loader raised {who}: {text.splitlines()[-1]}\n{text}")
+            traceback, _, last_line = failure.error.rstrip().rpartition("\n")
+            shown = f"\n{traceback}\n{last_line}" if traceback else ""
+            raise LoaderError(f"the loader raised {who}: {last_line}{shown}")
         files = {rank: Path(folder) / f"rank_{rank}.jsonl" for rank in (REFERENCE, *range(world))}
         return [row for rank, path in files.items() for row in read_rows(path, rank)]
 

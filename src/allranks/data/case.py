@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import gcd
 from typing import Literal
@@ -203,13 +203,29 @@ class LoaderCase:
         """Make a row a rank, and one of all ranks."""
         rows = []
         for rank, count in self.counts.items():
-            also = sum(key in self.shared for key in count)
-            read = Coverage(self.name, count.total(), len(count), also, rank, *self.place(rank))
-            rows.append(replace(read, batches=self.shards[rank].length))
-        read = Coverage(self.name, self.reads, len(self.total), len(self.shared), repeated=self.repeated)
-        if self.due is not None:
-            read = replace(read, data=len(self.due), missing=self.missing)
-        return [*rows, read]
+            node, local_rank = self.place(rank)
+            rows.append(
+                Coverage(
+                    self.name,
+                    samples=count.total(),
+                    distinct=len(count),
+                    shared=sum(key in self.shared for key in count),
+                    rank=rank,
+                    node=node,
+                    local_rank=local_rank,
+                    batches=self.shards[rank].length,
+                )
+            )
+        of_all = Coverage(
+            self.name,
+            samples=self.reads,
+            distinct=len(self.total),
+            shared=len(self.shared),
+            repeated=self.repeated,
+            data=len(self.due) if self.due is not None else None,
+            missing=self.missing,
+        )
+        return [*rows, of_all]
 
 
 FEW = 3  # distinct labels or contents below which equality says nothing

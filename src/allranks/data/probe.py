@@ -272,8 +272,12 @@ def integer(value: object) -> int | None:
 
 def attribute(names: tuple[str, ...], *owners: object) -> bool | int | float | str | None:
     """Give the first of these attributes that one of the owners has, if it is a plain value."""
-    values = (getattr(owner, name, None) for owner in owners for name in names)
-    return next((value for value in values if isinstance(value, (bool, int, float, str))), None)
+    for owner in owners:
+        for name in names:
+            value = getattr(owner, name, None)
+            if isinstance(value, (bool, int, float, str)):
+                return value
+    return None
 
 
 def samplers(loader: Loader) -> list[object]:
@@ -336,6 +340,14 @@ def describe(loader: Loader) -> dict[str, object]:
 # ---- the notes
 
 
+class KnownLoader:
+    """A loader that was read, and how many epochs of it have begun."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.reference = weakref.ref(loader)
+        self.epochs = 0
+
+
 class Notes:
     """What one process notes: its rank, its file, its loaders."""
 
@@ -343,8 +355,7 @@ class Notes:
         self.path = path
         self.limit = limit
         self.pid = os.getpid()
-        self.loaders: list[weakref.ref[Loader]] = []
-        self.epochs: list[int] = []  # begun of each loader
+        self.loaders: list[KnownLoader] = []
         self.current: Epoch | None = None
         self.spent = 0.0  # seconds in here
 
@@ -361,16 +372,26 @@ class Notes:
         """Begin an epoch of a loader; None where there is nothing left to note."""
         if os.getpid() != self.pid:  # a forked worker
             return None
-        known = (at for at, reference in enumerate(self.loaders) if reference() is loader)
-        at = next(known, len(self.loaders))
-        if at == LOADERS:
+        at = self.number_of(loader)
+        if at is None:
             return None
-        if at == len(self.loaders):
-            self.loaders.append(weakref.ref(loader))
-            self.epochs.append(0)
-            self.write("data-loader", loader=at, **describe(loader))
-        self.epochs[at] += 1
-        return Epoch(self, loader, at, self.epochs[at] - 1) if self.epochs[at] <= EPOCHS else None
+        known = self.loaders[at]
+        known.epochs += 1
+        if known.epochs > EPOCHS:
+            return None
+        return Epoch(self, loader, at, known.epochs - 1)
+
+    def number_of(self, loader: Loader) -> int | None:
+        """Give the number of a loader, which is noted when it is first seen; None for one too many."""
+        for at, known in enumerate(self.loaders):
+            if known.reference() is loader:
+                return at
+        at = len(self.loaders)
+        if at >= LOADERS:
+            return None
+        self.loaders.append(KnownLoader(loader))
+        self.write("data-loader", loader=at, **describe(loader))
+        return at
 
 
 class Epoch:
@@ -403,14 +424,13 @@ class Epoch:
         else:
             hashes, exact = hash_samples(batch, len(index) if indexed else None)
         if self.number == 0:
-            torch = sys.modules.get("torch")
             self.notes.write(
                 "data-batch",
                 loader=self.at,
                 epoch=0,
                 batch=self.batches,
                 n=len(index) if indexed else len(hashes),
-                grad=torch is None or bool(torch.is_grad_enabled()),
+                grad=grad_enabled(),
                 index=index[:KEEP] if indexed else None,
                 hash=hashes[:KEEP],
                 part="hash" if exact == hashes else exact and exact[:KEEP],  # nothing in it is a fraction
@@ -438,6 +458,12 @@ def as_index(value: object) -> int | str | None:
     if isinstance(value, str) or value is None:
         return value
     return repr(value)
+
+
+def grad_enabled() -> bool:
+    """Tell whether the program trains."""
+    torch = sys.modules.get("torch")
+    return torch is None or bool(torch.is_grad_enabled())
 
 
 def variable(name: str) -> int | None:

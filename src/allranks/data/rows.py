@@ -207,5 +207,7 @@ def gather(rows: Iterable[Row]) -> tuple[set[int], dict[str, dict[int, Shard]]]:
         dataset = shard.facts.name
         loaders_of[rank, dataset] += 1
         nth = loaders_of[rank, dataset]
-        loaders.setdefault(f"{dataset} ({nth})" if nth > 1 else dataset, {})[rank] = shard
-    return ranks - {REFERENCE}, {name: read for name, read in loaders.items() if read.keys() - {REFERENCE}}
+        name = f"{dataset} ({nth})" if nth > 1 else dataset
+        loaders.setdefault(name, {})[rank] = shard
+    read_by_ranks = {name: read for name, read in loaders.items() if read.keys() - {REFERENCE}}
+    return ranks - {REFERENCE}, read_by_ranks

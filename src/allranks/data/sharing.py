@@ -45,8 +45,10 @@ def padded(case: LoaderCase) -> int:
 
 
 def _allowance(case: LoaderCase) -> int:
-    surplus = case.surplus or 0
-    return surplus if case.identity.same is not False and 0 < surplus < case.world * case.batch else 0
+    surplus = case.surplus
+    if surplus is None or case.identity.same is False:
+        return 0
+    return surplus if 0 <= surplus < case.world * case.batch else 0
 
 
 def _repeats_in_last_batches(case: LoaderCase) -> bool:
@@ -95,8 +97,12 @@ def _alike(case: LoaderCase) -> list[list[int]]:
             exact.setdefault(frozenset(count), []).append(rank)
     groups: dict[frozenset[Sample], list[int]] = {}
     for keys, ranks in exact.items():
-        others = (one for one in list(groups)[:GROUPS] if len(keys & one) >= ALIKE * min(len(keys), len(one)))
-        groups.setdefault(next(others, keys), []).extend(ranks)
+        alike = keys
+        for other in list(groups)[:GROUPS]:
+            if len(keys & other) >= ALIKE * min(len(keys), len(other)):
+                alike = other
+                break
+        groups.setdefault(alike, []).extend(ranks)
     return [sorted(ranks) for ranks in groups.values()]
 
 

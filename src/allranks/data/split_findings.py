@@ -102,7 +102,8 @@ def coverage(case: LoaderCase) -> Finding | None:
     due = len(case.due)
     figures = f"{missing:,} of {due:,} samples are read by no rank"
     dropped = any(shard.facts.drop_last for shard in case.shards.values())
-    if missing < case.world * (case.batch if dropped else 1):
+    remainder = case.world * case.batch if dropped else case.world
+    if missing < remainder:
         text = f"{figures}: the remainder at the end is dropped"
         # A DistributedSampler with drop_last has fewer samples than its share, rounded up.
         if dropped or (case.surplus is not None and case.surplus < 0):
@@ -166,8 +167,10 @@ def _repeats_its_order(shard: Shard) -> bool:
     by_order: dict[str, list[Setting]] = {}
     for epoch in shard.orders:
         by_order.setdefault(epoch.order, []).append(epoch.set_to)
-    first = next((settings for settings in by_order.values() if len(settings) > 1), None)
-    return first is not None and all(setting == first[0] for setting in first)
+    for settings in by_order.values():
+        if len(settings) > 1:
+            return all(setting == settings[0] for setting in settings)
+    return False
 
 
 def shuffled(shard: Shard) -> bool:

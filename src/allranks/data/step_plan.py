@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from allranks.errors import UsageError
@@ -69,18 +69,11 @@ def plan(training: Training) -> list[Steps]:
         raise UsageError("a prediction needs both: set --model-bytes and --bandwidth")
     if training.bandwidth is not None and (training.bandwidth <= 0 or training.step_time is None):
         raise UsageError("a prediction needs --step-time, and a --bandwidth above 0")
-    rows = [_row(training, nodes) for nodes in training.nodes]
-    first = rows[0]
-    return [replace(row, speedup=_speedup(first, row)) for row in rows]
+    first = _row(training, training.nodes[0], None)
+    return [first, *(_row(training, nodes, first) for nodes in training.nodes[1:])]
 
 
-def _speedup(first: Steps, row: Steps) -> float:
-    if row.epoch_s and first.epoch_s:
-        return first.epoch_s / row.epoch_s
-    return first.steps / row.steps if row.steps else 1.0
-
-
-def _row(training: Training, nodes: int) -> Steps:
+def _row(training: Training, nodes: int, first: Steps | None) -> Steps:
     ranks = nodes * training.gpus_per_node
     up = _rounded_up(_rounded_up(training.samples, ranks), training.batch)
     down = training.samples // ranks // training.batch
@@ -100,6 +93,11 @@ def _row(training: Training, nodes: int) -> Steps:
             efficiency = (compute / (compute + exchange), compute / max(compute, exchange))
             epoch += updates * exchange
         total = epoch * training.epochs
+    speedup = 1.0
+    if first is not None and epoch and first.epoch_s:
+        speedup = first.epoch_s / epoch
+    elif first is not None and steps:
+        speedup = first.steps / steps
     return Steps(
         nodes=nodes,
         ranks=ranks,
@@ -112,7 +110,7 @@ def _row(training: Training, nodes: int) -> Steps:
         rest=_rest(training, ranks),
         epoch_s=epoch,
         total_s=total,
-        speedup=1.0,
+        speedup=speedup,
         exchange_s=exchange,
         efficiency=efficiency,
     )
@@ -126,7 +124,9 @@ def _rest(training: Training, ranks: int) -> str:
     """Say who gets what does not divide, as DistributedSampler and DataLoader do it."""
     if training.rounding == "drop":
         left = training.samples - training.samples // ranks // training.batch * training.batch * ranks
-        return f"{left:,} left out" if left else "none"
+        if not left:
+            return "none"
+        return f"{left:,} left out"
     parts = []
     first = training.samples % ranks
     if first:
@@ -234,15 +234,20 @@ def coverage_lines(rows: Iterable[Coverage]) -> list[str]:
             lines.append("")
         lines.append(row.loader)
         lines += align_columns([COVERAGE_COLUMNS, *cells], left=[len(COVERAGE_COLUMNS) - 1])
-        if row.data is not None and row.missing is not None:
-            share = 100 * (row.data - row.missing) / (row.data or 1)
-            lines.append(f"{share:.4g} % of {row.data:,} samples are read, {row.repeated:,} reads are repeats")
+        lines += _share_lines(row)
         cells = []
     return lines
 
 
 def _counts(row: Coverage) -> list[str]:
     return [f"{count:,}" for count in (row.samples, row.distinct, row.shared)]
+
+
+def _share_lines(row: Coverage) -> list[str]:
+    if row.data is None or row.missing is None:
+        return []
+    share = 100 * (row.data - row.missing) / (row.data or 1)
+    return [f"{share:.4g} % of {row.data:,} samples are read, {row.repeated:,} reads are repeats"]
 
 
 def finding_lines(findings: Iterable[Finding]) -> list[str]:

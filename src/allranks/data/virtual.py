@@ -41,7 +41,7 @@ class Play(NamedTuple):
 
 
 class ReadingProgress(NamedTuple):
-    """How many ranks are done, of how many, and what they have read. A `rank` that raised has a traceback, `error`."""
+    """How many ranks are done, of how many, and what they have read. `error`: the traceback of a `rank` that raised."""
 
     done: int
     of: int
@@ -116,6 +116,17 @@ def pretend(rank: int, world: int) -> None:
     dist.destroy_process_group = lambda *_, **__: None
 
 
+def begin_epoch(loader: object, epoch: int) -> None:
+    """Call set_epoch as a right training loop does."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    owners = [loader, batch_sampler, *(getattr(loader, name, None) for name in ("sampler", "dataset"))]
+    for owner in (*owners, getattr(batch_sampler, "sampler", None)):
+        set_epoch = getattr(owner, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
+            return
+
+
 def read(make: Make, count: Callable[[], None]) -> None:
     """Read the first epoch, and of the second the first batch.
 
@@ -125,13 +136,8 @@ def read(make: Make, count: Callable[[], None]) -> None:
         loader = next(made, None) if isinstance(made, GeneratorType) else made
         if loader is None:
             return
-        if loader is made:  # as a right training loop does
-            batch_sampler = getattr(loader, "batch_sampler", None)
-            owners = [loader, batch_sampler, *(getattr(loader, name, None) for name in ("sampler", "dataset"))]
-            calls = (getattr(owner, "set_epoch", None) for owner in (*owners, getattr(batch_sampler, "sampler", None)))
-            set_epoch = next(filter(callable, calls), None)
-            if set_epoch is not None:
-                set_epoch(epoch)
+        if loader is made:
+            begin_epoch(loader, epoch)
         for _ in loader:
             count()
             if epoch:
@@ -178,6 +184,18 @@ def fork_rank(rank: int, play: Play, make: Make | None, tally: mmap.mmap) -> int
         os._exit(code)
 
 
+def error_of(rank: int, play: Play, status: int) -> str:
+    """Give the traceback of a rank that has ended, or how it was ended where it left none; empty where all is well."""
+    if not status:
+        return ""
+    try:
+        with open(error_file(rank, play)) as file:
+            return file.read() or "its traceback could not be written"
+    except OSError:
+        how = f"signal {status}" if status < 256 else f"exit code {status >> 8}"  # wait(2)
+        return f"its process ended with {how}"
+
+
 def error_file(rank: int, play: Play) -> str:
     """Give the path where a rank that raises leaves its traceback."""
     return os.path.join(play.folder, f"rank_{rank}.error")
@@ -196,17 +214,18 @@ def run(play: Play, tell: Callable[[ReadingProgress], None], make: Make | None =
             while waiting and len(running) < play.jobs:
                 rank = waiting.pop(0)
                 running[fork_rank(rank, play, make, tally)] = rank
-            failed: tuple[int, str] = (0, "")
+            error = ""
+            failed = 0
             for pid in list(running):
-                if os.waitpid(pid, os.WNOHANG)[0]:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
                     rank = running.pop(pid)
-                    if os.path.exists(error_file(rank, play)):
-                        with open(error_file(rank, play)) as file:
-                            failed = (rank, file.read())
+                    error = error_of(rank, play, status) or error
+                    failed = rank if status else failed
             batches = sum(struct.unpack(f"<{total}Q", tally))
-            progress = ReadingProgress(total - len(waiting) - len(running), total, batches, *failed)
+            progress = ReadingProgress(total - len(waiting) - len(running), total, batches, failed, error)
             tell(progress)
-            if progress.error:
+            if error:
                 return progress
             if running:
                 time.sleep(EVERY)
