@@ -60,6 +60,13 @@ def test_runs(place: Path) -> None:
         assert offered(place, verb, "dem") == [run.name]
 
 
+def test_a_directory_of_a_run_and_logs_are_completed_as_files(place: Path) -> None:
+    for verb in ("status", "diagnose"):
+        assert offered(place, verb, "runs/") == ["runs/"], "the shell lists what is there"
+    (run,) = (place / "runs").iterdir()
+    assert offered(place, "diagnose", "dem") == [run.name]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_for_each_shell(place: Path, shell: str) -> None:
     done = forked.call([], env={**os.environ, "_ALLRANKS_COMPLETE": f"{shell}_source"}, cwd=place)

@@ -125,6 +125,7 @@ _ALL: tuple[Declared | DeclaredVerbs, ...] = (
                 "[FILE… | DIR | - | RUN]",
                 "logs of any launcher, a directory of them, standard input, or a run [default: the newest run]",
                 many=True,
+                names_run=True,
             ),
         ),
         options=(

@@ -185,7 +185,7 @@ class WordArgument(click.Argument):
             required=argument.required,
             metavar=argument.metavar,
             type=text_type(is_path=True),
-            shell_complete=_run_names if argument.names_run else None,
+            shell_complete=_runs_or_files if argument.names_run else None,
         )
 
 
@@ -288,15 +288,18 @@ def text_type(is_path: bool) -> click.Path | click.types.StringParamType:
     return click.Path(readable=False) if is_path else click.STRING
 
 
-def _run_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """List the runs of this directory's settings that begin so, the newest first; none where they cannot be read."""
-    from .chosen_run import list_runs, runs_directory  # imported late: only a shell asks
+def _runs_or_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """List the runs of this directory's settings that begin so, the newest first; where there is none, files."""
+    from click.shell_completion import CompletionItem  # imported late, as the next: only a shell asks
+
+    from .chosen_run import list_runs, runs_directory
 
     try:
         runs = list_runs(runs_directory(None))
     except (AllranksError, OSError):
-        return []
-    return [run.name for run in reversed(runs) if run.name.startswith(incomplete)]
+        runs = []
+    names = [run.name for run in reversed(runs) if run.name.startswith(incomplete)]
+    return list(map(CompletionItem, names)) or param.type.shell_complete(ctx, param, incomplete)
 
 
 class AllVerbs(click.Group):
