@@ -139,6 +139,8 @@ def test_a_dry_run_reaches_nobody_and_shows_no_secret(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[0].endswith("on 3 nodes: nosuch[1-3].invalid")
     assert "exec /bin/sh -s" in done.stdout.splitlines()[1]
     assert os.listdir(tmp_path) == []
+    refused = call(tmp_path, "--json", *words)
+    assert refused.returncode == 2 and "hint: leave --json out" in refused.stderr
 
 
 # -- the nodes of a run ----------------------------------------------------------------------------------

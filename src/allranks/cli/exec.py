@@ -80,6 +80,8 @@ def command(
 ) -> int:
     """Run the command. Return the worst exit code: 4 where a node failed, 1 where the command did, else 0."""
     words = _words(typed["command"])
+    if dry_run and json_:
+        raise UsageError("exec --dry-run is for people to read\nhint: leave --json out")
     # --launcher command: what a run refuses to start once a rank may run once a node
     resolved = resolve_options({**typed, "command": [], "launcher": "command"}, config)
     spec = resolved.spec
