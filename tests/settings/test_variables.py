@@ -69,6 +69,11 @@ def test_bad_files(config: dict[str, Any]) -> None:
         run(None, config)
 
 
+def test_a_list_of_names_that_is_none_is_shown() -> None:
+    with pytest.raises(ConfigError, match=r"^a\.toml: forward: found 'A', set a list of names"):
+        run(None, {"forward": "A"})
+
+
 def test_a_value_that_is_no_text_is_named_and_not_shown() -> None:
     with pytest.raises(ConfigError, match=r"^a\.toml: \[env\]: set 'B' to a text without NUL, or to a number$"):
         run(None, {"env": {"A": "hunter2", "B": True}})

@@ -87,6 +87,6 @@ def _names(value: Json, where: str, error: type[UsageError] = ConfigError) -> tu
     try:
         names = NAMES.read(value)
     except ValueError as why:
-        raise error(f"{where}: set {why}") from None
+        raise error(f"{where}: found {show(value)}, set {why}") from None
     assert isinstance(names, tuple)
     return names
