@@ -62,20 +62,21 @@ def _clean_runs(directory: Path, keep: int, yes: bool, dry_run: bool, json_: boo
         yes = click.confirm(f"remove these {len(old)}?")
     acts = yes and not dry_run
     failed = _remove(old) if acts else {}
-    removed = [run.name for run in old if run.name not in failed and (acts or dry_run)]
+    names = [run.name for run in old]
+    removed = [name for name in names if name not in failed] if acts or dry_run else []
     if json_:
-        click.echo(document_line(CleanReport([run.name for run in old], removed, failed, dry_run)))
+        click.echo(document_line(CleanReport(names, removed, failed, dry_run)))
     elif acts or dry_run or not old:
-        counts = [_counted(runs, removed, "run")]
+        counts = [_counted(runs, set(removed), "run")]
         if looks:
-            counts.append(_counted(looks, removed, "check"))
+            counts.append(_counted(looks, set(removed), "check"))
         click.echo(f"{'would remove' if dry_run else 'removed'} {' and '.join(counts)}")
     for name, why in failed.items():
         click.echo(f"allranks: cannot remove {name} ({why})", err=True)
     return code_if(bool(failed), NODE_FAILED)
 
 
-def _counted(directories: list[RunDirectory], removed: Sequence[str], noun: str) -> str:
+def _counted(directories: list[RunDirectory], removed: set[str], noun: str) -> str:
     return f"{sum(one.name in removed for one in directories)} of {count_of(len(directories), noun)}"
 
 

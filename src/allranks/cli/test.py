@@ -245,9 +245,11 @@ def run_together(
     dead: tuple[tuple[str, str], ...] = (),
 ) -> int:
     """One gang of all nodes; gives the exit code. `before` has findings that are known already."""
-    view: View = FailureView() if printing.quiet else TestView()
+    view: View = TestView()
     if printing.as_json:
         view = OutputView()
+    elif printing.quiet:
+        view = FailureView()
     session = sessions.create(spec, cluster, NodeReach(transport), os.environ, os.getcwd(), lambda: view, dead=dead)
     session.view.opening(opening(session))
     result = session.run(None)

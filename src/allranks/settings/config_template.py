@@ -32,9 +32,10 @@ def commented_config(hosts: str = "") -> str:
         for row in SETTINGS.values():
             if row.panel != panel or not row.in_file or row.name in others:
                 continue
-            line = f"#{row.key} = {row.example or _default(row)}  # {row.help}\n"
-            found = f"hosts = {toml_value(hosts)}  # {row.help} (found)\n"
-            lines.append(found if row.name == "hosts" and hosts else line)
+            if row.name == "hosts" and hosts:
+                lines.append(f"hosts = {toml_value(hosts)}  # {row.help} (found)\n")
+            else:
+                lines.append(f"#{row.key} = {row.example or _default(row)}  # {row.help}\n")
     return "".join(lines) + _TAIL
 
 
