@@ -41,7 +41,7 @@ def test_sys_exit_with_a_code_is_such_a_failure() -> None:
     says(drive, 1, "leaving", code=3, threads=("uploader",))
     assert later(drive, GRACE + PATIENCE)[0] == "ending"
     drive.feed(ExitMessage(1, 0, code=None, signal=15, expected=True), "h1")
-    assert drive.roster.program_failed and drive.roster.program_code(drive.roster.exits[0].fact) == 3
+    assert drive.roster.program_failed and drive.roster.program_code(drive.roster.exits[0]) == 3
 
 
 def test_functions_of_atexit_may_take_their_time() -> None:

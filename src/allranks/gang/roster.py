@@ -300,9 +300,18 @@ class Roster:
 
     def processes(self) -> list[RankState]:
         """Ranks that have a process of their own: with a launcher, the first of each node."""
+        return [rank for node in self.nodes.values() for rank in self._processes_of(node)]
+
+    def _processes_of(self, node: NodeState) -> list[RankState]:
+        ranks = list(node.ranks.values())
         if self.spec.launch.launcher == "direct" or self.testing:
-            return self.ranks()
-        return [next(iter(n.ranks.values())) for n in self.nodes.values()]
+            return ranks
+        return ranks[:1]
+
+    @property
+    def all_have_ended(self) -> bool:
+        """Whether no process of a rank runs any more."""
+        return not self.any_node("processes", lambda node: any(r.exit is None for r in self._processes_of(node)))
 
     def running_ranks(self) -> dict[str, list[int]]:
         """List the ranks that run, by node, on the nodes from which an answer may come."""
@@ -333,15 +342,15 @@ class Roster:
     @property
     def program_failed(self) -> bool:
         """A rank has failed by itself: it ended so, or its program did and its process went on."""
-        ends = [end.fact for end in self.exits]
-        return any((end.code != 0 and not end.expected) or self.program_code(end) for end in ends)
+        return any((end.fact.code != 0 and not end.fact.expected) or self.program_code(end) for end in self.exits)
 
-    def program_code(self, end: ExitMessage) -> int | None:
+    def program_code(self, end: Stamped[ExitMessage]) -> int | None:
         """Return what a process would have ended with that allranks ended after its program had ended; else None."""
-        if not end.expected:
+        node = self.nodes.get(end.node)
+        rank = node.ranks.get(end.fact.rank) if node is not None else None
+        if rank is None or not end.fact.expected or rank.departure.ended_t is None:
             return None
-        departures = (r.departure for r in self.ranks() if r.rank == end.rank)
-        return next((d.code for d in departures if d.ended_t is not None), None)
+        return rank.departure.code
 
     def attempt_seconds(self, now: float) -> float:
         """How long the attempt has taken, to its first failure where it has one."""

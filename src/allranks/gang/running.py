@@ -129,7 +129,7 @@ class Running:
             return actions + self._fail_when_heard(now)
         if roster.role.ends == "never":
             return [*actions, *self.ending.refuse([self._ended_early(stamped.node, end.rank)], now)]
-        if all(r.exit is not None for r in roster.processes()):
+        if roster.all_have_ended:
             actions += self.groups.judge_end(now)
             return actions + self.ending.end(now, roster.spec.limits.grace, "done")
         return actions

@@ -174,7 +174,7 @@ class Saving:
         return self._say(round_)
 
     def _callers(self, round_: SaveRound) -> Iterator[RankSaving]:
-        ended = {rank.rank for rank in self.roster.ranks() if rank.exit is not None}
+        ended = {end.fact.rank for end in self.roster.exits}
         for rank, saving in round_.ranks.items():
             if saving.calls > 0 and rank not in ended:
                 yield saving

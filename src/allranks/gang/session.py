@@ -522,13 +522,13 @@ class Session:
         culprit = 0
         if self.verdict is not None and self.verdict.finding.where.rank is not None:
             culprit = self.verdict.finding.where.rank
-        end = next((item.fact for item in roster.exits if item.fact.rank == culprit), None)
+        end = next((end for end in roster.exits if end.fact.rank == culprit), None)
         if end is None:
             return ProgramExit()
         program_code = roster.program_code(end)
         if program_code is not None:
             return ProgramExit(culprit, program_code)
-        return ProgramExit(culprit, end.code, end.signal)
+        return ProgramExit(culprit, end.fact.code, end.fact.signal)
 
     def _timing(self, roster: Roster) -> Timing:
         timing = Timing(round(time.monotonic() - roster.began_at, 3))
