@@ -81,6 +81,12 @@ def test_a_foreign_program_answers(doors: tuple[int, int]) -> None:
     assert (found["ok"], found["error"]) == (False, "foreign")
 
 
+def test_a_program_that_leaves_within_the_token_is_a_foreign_one(doors: tuple[int, int]) -> None:
+    with answering(lambda client: client.sendall(TOKEN[:1].encode())) as port:
+        order = ProbeOrder(("127.0.0.1",), port, TOKEN, 2.0)
+        assert [result.error for result in probe(order).results] == ["foreign"]
+
+
 def test_another_token_gets_no_answer(doors: tuple[int, int]) -> None:
     found = tried(*doors, token="f" * 32)
     assert found["ok"] is False and found["arrived"] == 0

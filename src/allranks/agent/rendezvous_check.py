@@ -227,9 +227,10 @@ def knock(
         way = way._replace(local_address=str(sock.getsockname()[0]))
         sock.settimeout(answer)
         sock.sendall(greeting)
-        data = sock.recv(256)
-        while data and data != token and token.startswith(data):
-            data += sock.recv(256)
+        data = part = sock.recv(256)
+        while part and data != token and token.startswith(data):
+            part = sock.recv(256)
+            data += part
         if data == token:
             way = way._replace(ok=True)
         else:
