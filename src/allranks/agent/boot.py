@@ -57,7 +57,6 @@ MOST_HEADER = 8 << 20
 ARCHIVE_LINE = "import sys; sys.path.insert(0, '/proc/self/fd/%d'); from allranks.agent import boot; boot.enter()"
 FILES = 24  # 13 that stay open with one rank, and what the check of the node takes; with 16 parts of it failed
 
-
 Files = Dict[str, bytes]
 
 
@@ -173,7 +172,8 @@ def _dial(header: DialHeader, files: Files) -> None:
     if header.apart:
         _say(_dial_apart(dialler))
         return
-    outcome = dialler(CallRules(header.node_dir) if header.call else Rules()).run()
+    rules = CallRules(header.node_dir) if header.call else Rules()
+    outcome = dialler(rules).run()
     if outcome.exit and not header.call:  # of a call, the command on node 0 says how it ended
         say(outcome.message)
     sys.exit(outcome.exit)

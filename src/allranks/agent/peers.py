@@ -39,7 +39,10 @@ ROUNDS = 3  # bursts where the first one lost something
 SIZES = (65535, 9216, 9000, 8192, 4096, 2044, 1500, 1492, 1476, 1450, 1420, 1400, 1376, 1300, 1280, 1000, 576)
 IP_PMTUDISC_PROBE = 3
 # Bytes of the heads of IP and UDP; the level of options, IP(V6)_MTU_DISCOVER and IP(V6)_MTU.
-OF_IP = {socket.AF_INET: (28, socket.IPPROTO_IP, 10, 14), socket.AF_INET6: (48, socket.IPPROTO_IPV6, 23, 24)}
+OF_IP = {
+    socket.AF_INET: (28, socket.IPPROTO_IP, 10, 14),
+    socket.AF_INET6: (48, socket.IPPROTO_IPV6, 23, 24),
+}
 HEAD = struct.Struct(">16sHBI")  # token, sender, kind, number
 COUNTS = struct.Struct(">II")  # packets of a burst that have arrived, bytes of the largest packet
 BURST_KIND = 1
@@ -220,27 +223,41 @@ def _try_udp(pair: PeerResult, port: int, order: ReachOrder, control: Optional[s
         family, _, _, _, where = socket.getaddrinfo(host_name(pair.way.address), port, 0, socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect(where)
-            head = partial(HEAD.pack, order.token.encode(), order.sender)
-            mtu = 1500
-            headers, level, discover, option = OF_IP[family]
-            with suppress(OSError):  # the kernel knows that of the way to the peer; nothing is fragmented from here on
-                sock.setsockopt(level, discover, IP_PMTUDISC_PROBE)
-                mtu = sock.getsockopt(level, option)
-            for size in 2 * [min(size, 65535) for size in (mtu, *SIZES) if size <= mtu]:
-                _send(sock, head(SIZE_KIND, size).ljust(size - headers, b"\0"))
-            pair = pair._replace(mtu_local=mtu)
-            for _ in range(ROUNDS):
-                for number in range(pair.sent, pair.sent + BURST):
-                    _send(sock, head(BURST_KIND, number) + bytes(40))
-                    time.sleep(BURST_PAUSE)
-                counts = _ask(sock, head) or _ask_over(control, order.sender)
-                arrived, largest = COUNTS.unpack(counts) if len(counts) == COUNTS.size else (0, 0)
-                pair = pair._replace(sent=pair.sent + BURST, arrived=arrived, mtu_arrived=largest)
-                if not counts or arrived == pair.sent:
-                    break
+            return _measure(pair, sock, order, control)
     except OSError:
-        pass
+        return pair
+
+
+def _measure(pair: PeerResult, sock: socket.socket, order: ReachOrder, control: Optional[socket.socket]) -> PeerResult:
+    head = partial(HEAD.pack, order.token.encode(), order.sender)
+    pair = pair._replace(mtu_local=_send_sizes(sock, head))
+    for _ in range(ROUNDS):
+        for number in range(pair.sent, pair.sent + BURST):
+            _send(sock, head(BURST_KIND, number) + bytes(40))
+            time.sleep(BURST_PAUSE)
+        pair = pair._replace(sent=pair.sent + BURST, arrived=0, mtu_arrived=0)
+        counts = _ask(sock, head) or _ask_over(control, order.sender)
+        if len(counts) != COUNTS.size:
+            return pair
+        arrived, largest = COUNTS.unpack(counts)
+        pair = pair._replace(arrived=arrived, mtu_arrived=largest)
+        if arrived == pair.sent:
+            return pair
     return pair
+
+
+def _send_sizes(sock: socket.socket, head: Callable[[int, int], bytes]) -> int:
+    """Send packets of the sizes that the way to the peer takes as the kernel knows it, twice; give the largest."""
+    headers, level, discover, option = OF_IP[sock.family]
+    mtu = 1500
+    with suppress(OSError):
+        sock.setsockopt(level, discover, IP_PMTUDISC_PROBE)  # nothing is fragmented from here on
+        mtu = sock.getsockopt(level, option)
+    for _ in range(2):
+        for size in [mtu, *(size for size in SIZES if size < mtu)]:
+            size = min(size, 65535)
+            _send(sock, head(SIZE_KIND, size).ljust(size - headers, b"\0"))
+    return mtu
 
 
 def _send(sock: socket.socket, data: bytes) -> None:

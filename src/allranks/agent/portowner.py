@@ -10,7 +10,6 @@ import re
 import socket
 import struct
 import time
-from itertools import takewhile
 from typing import List, Optional, Set, Tuple
 
 from allranks.protocol.node_names import RUN_TAG
@@ -109,6 +108,10 @@ def _sockets(port: int) -> List[_Socket]:
 def _process_of(inodes: Set[int]) -> Optional[Process]:
     wanted = {"socket:[%d]" % inode for inode in inodes}
     deadline = time.monotonic() + SCAN_SECONDS
-    processes = takewhile(lambda _: time.monotonic() <= deadline, read_processes(all_pids()))
-    owners = [process for process in processes if not wanted.isdisjoint(open_names(process.pid))]
+    owners: List[Process] = []
+    for process in read_processes(all_pids()):
+        if time.monotonic() > deadline:
+            break
+        if not wanted.isdisjoint(open_names(process.pid)):
+            owners.append(process)
     return min(owners, key=lambda p: (p.start, p.pid), default=None)

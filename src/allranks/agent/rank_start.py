@@ -59,8 +59,12 @@ def start_rank(order: RankOrder, base: Dict[str, str], agent_pid: int, fork: Opt
     """Start one rank as the controller ordered, from a template where that gives one; raise RankStartError."""
     environment = environment_of(order, base)
     _write_files(order)
-    forked = None if fork is None else fork(order, environment)
-    return Rank(order, *(forked or start_process(order, environment, agent_pid)))
+    begun = None
+    if fork is not None:
+        begun = fork(order, environment)
+    if begun is None:
+        begun = start_process(order, environment, agent_pid)
+    return Rank(order, *begun)
 
 
 def start_process(

@@ -170,7 +170,10 @@ def reply_to(
         reply.update(call_times(module, int(word[6:])))
     else:
         reply["groups"] = groups(module)
-        reply.update(newest_recorded() if word == "see" else recorded(word == "dump"))
+        if word == "see":
+            reply.update(newest_recorded())
+        else:
+            reply.update(recorded(word == "dump"))
         if word != "counters":
             reply["stacks"] = stacks()
             reply["posted"], waiting = posted()

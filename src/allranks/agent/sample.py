@@ -45,7 +45,9 @@ def ask_ras(ranks: Dict[int, Process], node_dir: str) -> Optional[str]:
     if pid is None:
         return None
     host, _, port = (variable_of(pid, "NCCL_RAS_ADDR") or "").rpartition(":")
-    address = (host.strip("[]") or ADDRESS[0], int(port)) if port.isdecimal() else ADDRESS
+    address = ADDRESS
+    if port.isdecimal():
+        address = (host.strip("[]") or ADDRESS[0], int(port))
     deadline = time.monotonic() + RAS_SECONDS
     text = None
     for _ in range(3):

@@ -68,7 +68,10 @@ def _files(root: str) -> Iterator[Optional[OutputFile]]:
             except (OSError, UnicodeError):
                 yield None
                 continue
-            yield OutputFile(relative, status.st_size) if stat.S_ISREG(status.st_mode) else None
+            if stat.S_ISREG(status.st_mode):
+                yield OutputFile(relative, status.st_size)
+            else:
+                yield None
 
 
 def _send(top: str, index: int, path: str, offset: int) -> SentMessage:

@@ -180,7 +180,9 @@ def _memory() -> Tuple[Optional[int], Optional[int]]:
     sizes = {words[0]: 1024 * int(words[1]) for words in lines if words[0].startswith("Mem")}
     total = sizes.get("MemTotal:")
     available = sizes.get("MemAvailable:")
-    return None if total is None or available is None else total - available, total
+    if total is None or available is None:
+        return None, total
+    return total - available, total
 
 
 def _gpus(files: List[str]) -> Tuple[Optional[float], Optional[int], Optional[int]]:
