@@ -73,7 +73,7 @@ def collect(host: Host) -> List[Stuck]:
     stuck = []
     for pid, before in first.items():
         waits = text_in(host, f"/proc/{pid}/wchan", 128)
-        if again.get(pid) == before and not any(word in waits for word in HARMLESS):
+        if again.get(pid) == before and not any(word in waits for word in HARMLESS) and not _is_frozen(host, pid):
             stuck.append(Stuck(pid, before[0], "" if waits == "0" else waits))
     return stuck[:MOST]
 
@@ -91,6 +91,18 @@ def _asleep(host: Host) -> Optional[Dict[int, Tuple[str, int, str]]]:
     if not pids:
         return None
     return asleep
+
+
+def _is_frozen(host: Host, pid: int) -> bool:
+    """Tell whether its container is paused, as what it waits for is hidden from other users.
+
+    Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst.
+    """
+    for line in lines_of(host, f"/proc/{pid}/cgroup"):
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers == "freezer":
+            return host.text(f"/sys/fs/cgroup/freezer{path}/freezer.state", 32) in ("FROZEN", "FREEZING")
+    return False
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
