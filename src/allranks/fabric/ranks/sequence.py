@@ -72,8 +72,11 @@ class Runner:
             self.lab.settle()
             if self.lab.difference:
                 status = "fail"
-        except (NotSupported, Unusable) as error:
-            status = "skip" if isinstance(error, NotSupported) else "error"
+        except NotSupported as error:
+            status = "skip"
+            reason = str(error)
+        except Unusable as error:
+            status = "error"
             reason = str(error)
         except Exception as error:  # whatever the backend raises: the others wait for this rank's verdict
             status = "error"

@@ -66,8 +66,7 @@ def collect(host: Host) -> Optional[Ecc]:
     bad = []
     for row in answer.rows:
         counts = [int(smi.number(row.get(field)) or 0) for field in (VOLATILE, SRAM, NONE_LEFT)]
-        cells = remaps.get(row["pci"], ("", ""))
-        pending, failed = (cell == "Yes" or (smi.number(cell) or 0) > 0 for cell in cells)
+        pending, failed = map(_is_yes, remaps.get(row["pci"], ("", "")))
         is_over = row.get(OVER) == "Yes"
         memory = BadMemory(*smi.gpu_of(row), counts[0], counts[1], is_over, pending, failed, full=counts[2])
         if any(memory[2:]):
@@ -75,6 +74,10 @@ def collect(host: Host) -> Optional[Ecc]:
     if modes or bad:
         return Ecc(" and ".join(modes), bad)
     return None
+
+
+def _is_yes(cell: str) -> bool:
+    return cell == "Yes" or (smi.number(cell) or 0) > 0
 
 
 def _amd(host: Host) -> Optional[Ecc]:

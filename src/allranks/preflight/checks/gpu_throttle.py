@@ -45,7 +45,8 @@ def collect(host: Host) -> Optional[List[smi.GpuState]]:
     for row in rows:
         why = decode(int(row[FIELD], 16))
         if why:
-            detail = f"{FIELD} {row[FIELD]}, {row.get('temperature.gpu', '?')} °C"
+            heat = smi.value_of(row.get("temperature.gpu")) or "?"
+            detail = f"{FIELD} {row[FIELD]}, {heat} °C"
             slow.append(smi.GpuState(*smi.gpu_of(row), why, detail))
     return slow if rows else None
 
