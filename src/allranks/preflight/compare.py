@@ -9,8 +9,7 @@ from typing import Callable, Generic, Hashable, Iterable, Iterator, Mapping, Seq
 from allranks.findings import Finding, Where, unset
 from allranks.protocol.codec import decode
 from allranks.protocol.facts import Interpreter
-from allranks.text import group as group  # for the checks
-from allranks.text import join_names, join_words, plural
+from allranks.text import group, join_names, join_words, plural
 
 from .typed_facts import Facts, Request
 

@@ -10,10 +10,10 @@ from typing import List, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
-from allranks.text import join_words
+from allranks.text import group, join_words
 
 from .. import smi
-from ..compare import Findings, Nodes, advise, collected, fail_if, group, warn
+from ..compare import Findings, Nodes, advise, collected, fail_if, warn
 from ..host import Host, base_name, lines_of, user_of
 from ..typed_facts import Request
 

@@ -12,7 +12,7 @@ from typing import Dict, List, Mapping, Optional, Sequence
 
 from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
-from allranks.text import count_of, plural
+from allranks.text import count_of, group, plural
 
 from .. import smi
 from ..compare import (
@@ -24,7 +24,6 @@ from ..compare import (
     differing,
     fail,
     fail_if,
-    group,
     nodes_with,
     remote,
     split,

@@ -12,10 +12,10 @@ from typing import List, Optional
 
 from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
-from allranks.text import count_of
+from allranks.text import count_of, group
 
 from .. import smi
-from ..compare import Findings, Nodes, collected, fail_if, group, remote, values_of, warn
+from ..compare import Findings, Nodes, collected, fail_if, remote, values_of, warn
 from ..host import Host, ask
 from ..typed_facts import Request
 

@@ -13,10 +13,10 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
-from allranks.text import count_of
+from allranks.text import count_of, group
 
 from .. import smi
-from ..compare import Findings, Nodes, collected, differences, fail, group, remote, warn
+from ..compare import Findings, Nodes, collected, differences, fail, remote, warn
 from ..host import Host
 from ..typed_facts import Request
 

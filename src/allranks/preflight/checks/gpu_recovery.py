@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Optional
 
+from allranks.text import group
+
 from .. import smi
-from ..compare import Findings, Nodes, collected, fail_if, group
+from ..compare import Findings, Nodes, collected, fail_if
 from ..host import Host
 from ..typed_facts import Request
 

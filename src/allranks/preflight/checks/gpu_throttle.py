@@ -10,8 +10,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import List, Optional
 
+from allranks.text import group
+
 from .. import smi
-from ..compare import Findings, Nodes, collected, group, remote, warn
+from ..compare import Findings, Nodes, collected, remote, warn
 from ..host import CouldNotLook, Host
 from ..typed_facts import Request
 

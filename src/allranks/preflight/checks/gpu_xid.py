@@ -13,11 +13,11 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
-from allranks.text import format_ago, join_words, plural
+from allranks.text import format_ago, group, join_words, plural
 from allranks.xid import FAULTS, NVLINK5, OFF_BUS, RECOVERY, SWITCH, gravest_action, one_fault_each
 
 from .. import smi
-from ..compare import Findings, Nodes, collected, fail_if, group, remote
+from ..compare import Findings, Nodes, collected, fail_if, remote
 from ..host import CouldNotLook, Host, kernel_lines, kernel_text, search_in, uptime
 from ..typed_facts import Request
 

@@ -13,10 +13,10 @@ from typing import List, Optional
 
 from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
-from allranks.text import join_names, plural
+from allranks.text import group, join_names, plural
 
 from .. import rdma, smi
-from ..compare import Findings, Nodes, collected, group, remote, values_of, warn
+from ..compare import Findings, Nodes, collected, remote, values_of, warn
 from ..host import Host, base_name, linked_name, text_in
 from ..typed_facts import Request
 

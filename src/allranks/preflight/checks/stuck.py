@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Dict, List, Optional, Tuple
 
 from allranks.protocol.records import NamedTuple
-from allranks.text import count_of, join_names, plural
+from allranks.text import count_of, group, join_names, plural
 
-from ..compare import Findings, Nodes, collected, group, remote, warn
+from ..compare import Findings, Nodes, collected, remote, warn
 from ..host import CouldNotLook, Host, lines_of, process_stat, text_in
 from ..typed_facts import Request
 
