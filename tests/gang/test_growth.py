@@ -69,6 +69,32 @@ def test_the_gang_decides_about_many_nodes_as_about_few() -> None:
     assert {word: calls for word, calls in many.items() if calls > MOST * few[word]} == {}
 
 
+def calls_of_a_good_end(nodes: int) -> dict[str, int]:
+    drive = Drive(count=nodes, nproc=2)
+    drive.compares = False
+    for name in (f"h{index}" for index in range(nodes)):
+        drive.hello(name)
+        drive.facts(name)
+    drive.listening()
+    for index in range(nodes):
+        drive.probed(f"h{index}")
+    ranks = [str(rank) for rank in range(2 * nodes)]
+    for rank in ranks:
+        drive.started(rank)
+    calls = {"exits": calls_of(lambda: [drive.exit(rank, "code=0") for rank in ranks[:-1]])}
+    drive.exit(ranks[-1], "code=0")
+    assert drive.roster.state.value == "ending"
+    drive.roster.exits = [end._replace(fact=end.fact._replace(expected=True)) for end in drive.roster.exits]  # a stop
+    calls["verdict"] = calls_of(lambda: drive.roster.program_failed)
+    return calls
+
+
+def test_the_end_of_many_ranks_takes_as_long_for_each_as_that_of_few() -> None:
+    few = calls_of_a_good_end(FEW)
+    many = calls_of_a_good_end(TIMES * FEW)
+    assert {word: calls for word, calls in many.items() if calls > MOST * few[word]} == {}
+
+
 def sizes_of_all(place: Path, nodes: int) -> int:
     run = RunDirectory.create(place, "job", 1.0)
     writer = LogWriter(run)
