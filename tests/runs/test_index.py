@@ -71,6 +71,16 @@ def test_a_log_that_came_in_one_piece_has_no_index_and_its_time_all_the_same(run
     assert [(start, first) for start, _, first, _ in index.blocks(log)] == [(0, NOW), (8, NOW + 40)]
 
 
+def test_the_one_piece_of_a_former_controller_keeps_its_time(run, clock):
+    say(LogWriter(run), clock, 0, 0, b"loading\n")
+    log = run.log_path(0, "h1", RANK_LOG, 0, 0)
+    os.utime(log, (NOW, NOW))
+    say(LogWriter(run), clock, 40, 0, b"step 1\n")
+    assert [(start, first) for start, _, first, _ in index.blocks(log)] == [(0, NOW), (8, NOW + 40)]
+    say(LogWriter(run), clock, 60, 0, b"step 2\n")
+    assert [(start, first) for start, _, first, _ in index.blocks(log)] == [(0, NOW), (8, NOW + 40), (15, NOW + 60)]
+
+
 def test_until_shows_the_second_it_falls_into_and_no_log_that_begins_later(run, clock):
     writer = LogWriter(run)
     for tenth in range(30):

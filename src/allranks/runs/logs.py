@@ -188,14 +188,18 @@ class LogWriter:
             self._attempts.add(stream.attempt)
         if len(self._open) >= OPEN_FILES:
             self._close(next(iter(self._open)))
-        log.fd = _open(self._run.log_file(node_index, node_name, *stream))
+        file = self._run.log_file(node_index, node_name, *stream)
+        log.fd = _open(file)
         self._open[log] = None  # at once: a step below that fails must not lose the descriptor
         if log.end is None:
             try:
-                log.end = os.fstat(log.fd).st_size
+                there = os.fstat(log.fd)
             except OSError:
                 self._close(log)
                 raise
+            log.end = there.st_size
+            if there.st_size and stream.kind == RANK_LOG and not index_path(Path(file)).exists():
+                log.arrived = there.st_mtime  # one piece, of the controller before this one
         if node_index in self._newcomers and stream.kind in SHARED and log.base is None:
             self._begin_at(node_index, stream, log.end)
         return log
