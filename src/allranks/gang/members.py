@@ -118,9 +118,12 @@ class RankState:
         """Keep how it ended, as heard at `now` by the clock of the limits."""
         self.exit = end
         self.exit_at = now
-        self.state = "killed" if end.fact.expected else "failed"
         if end.fact.code == 0:
             self.state = "exited"
+        elif end.fact.expected:
+            self.state = "killed"
+        else:
+            self.state = "failed"
 
 
 @dataclass

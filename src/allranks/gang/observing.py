@@ -229,8 +229,9 @@ class Observing:
             self._rules = RuleWatch(spec.recovery.fail_on, stops, partial(self._pattern_off, "fail_on"))
         kind, _, pattern = roster.role.ready.partition(":")
         self.has_ready_line = False  # a rank has printed what the ready test of the role looks for
-        on_off = partial(self._pattern_off, "ready")
-        self._ready = Matching("ready", pattern, on_off) if kind == "output" else None
+        self._ready: Matching | None = None
+        if kind == "output":
+            self._ready = Matching("ready", pattern, partial(self._pattern_off, "ready"))
         self.auditor: Auditor | None = None  # of the data, where that is asked for
         self.first_step_noted = False
         self._noted_steps: StepsSeen | None = None
@@ -320,8 +321,9 @@ class Observing:
     def ask_for_counts(self, now: float) -> list[Send]:
         """Give the orders for the numbers of collectives of ranks that show no step."""
         roster = self._roster
-        is_initialised = roster.state is State.RUNNING and not roster.testing and roster.initialised_t is not None
-        if not is_initialised or not self.progress.wants_counts(now):
+        if roster.state is not State.RUNNING or roster.testing or roster.initialised_t is None:
+            return []
+        if not self.progress.wants_counts(now):
             return []
         return [Send(name, CountersOrder(tuple(ranks))) for name, ranks in roster.running_ranks().items()]
 

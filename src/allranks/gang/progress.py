@@ -285,10 +285,11 @@ class Progress:
                 self._finders[stream.rank] = StepFinder()
             for seen in self._finders[stream.rank].feed(data, now, t):
                 self._recognised(stream.rank, seen)
-        match = self._steps.feed(stream.rank, data) if self._steps is not None else None
-        if match is not None and match.number is not None:
-            self._reader(stream.rank).note(match.number, t)
-            self._note(stream.rank, match.number, now, t)
+        if self._steps is not None:
+            match = self._steps.feed(stream.rank, data)
+            if match is not None and match.number is not None:
+                self._reader(stream.rank).note(match.number, t)
+                self._note(stream.rank, match.number, now, t)
         if self._recurring is not None:
             match = self._recurring.feed(stream.rank, data)
             if match is None or match.lines:  # what is not looked at may have matched

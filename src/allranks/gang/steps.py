@@ -159,7 +159,9 @@ class _Candidate(NamedTuple):
         """Tell whether enough has been seen."""
         if self.last.format.is_own:
             return self.last.number > 0
-        return self.grown >= (2 if self.last.format.is_bar or self.last.trust == 1 else SURE_AFTER)
+        if self.last.format.is_bar or self.last.trust == 1:
+            return self.grown >= 2
+        return self.grown >= SURE_AFTER
 
 
 class StepFinder:
@@ -244,8 +246,10 @@ class StepFinder:
         known = self._candidates.pop(sighting.text, None)
         if known is None or sighting.number < known.last.number:  # a number that falls begins again
             candidate = _Candidate(sighting, sighting)
+        elif sighting.number > known.last.number:
+            candidate = _Candidate(known.first, sighting, known.grown + 1)
         else:
-            candidate = _Candidate(known.first, sighting, known.grown + (sighting.number > known.last.number))
+            candidate = known._replace(last=sighting)
         self._candidates[sighting.text] = candidate  # the newest is the last
         if len(self._candidates) > MOST_CANDIDATES:
             del self._candidates[next(iter(self._candidates))]

@@ -72,7 +72,8 @@ def list_tree(spec: RunSpec, cwd: str) -> Listing:
     """List the files of the caller's tree; raise UsageError where it cannot be shipped."""
     cwd = os.path.realpath(cwd)
     left_out: dict[str, int] = {}
-    if any(os.path.lexists(os.path.join(folder, ".git")) for folder in (cwd, *map(str, Path(cwd).parents))):
+    folders = (cwd, *map(str, Path(cwd).parents))
+    if any(os.path.lexists(os.path.join(folder, ".git")) for folder in folders):
         root = os.path.realpath(os.fsdecode(_git(cwd, "rev-parse", "--show-toplevel").rstrip(b"\n")))
         paths = _tracked(root)
     else:

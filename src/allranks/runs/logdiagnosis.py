@@ -113,7 +113,7 @@ def read_log_files(files: Sequence[Path]) -> tuple[Evidence, list[Path], dict[Pa
     if manifests and len(manifests) == len(files):
         raise UsageError(f"{files[0]}: {MANIFEST}\nhint: kubectl logs POD --all-containers | allranks diagnose -")
     logs = [path for path in files if path not in dumps and path not in manifests]
-    unread = {path: why for path, why in {**dumps, **manifests}.items() if why}
+    unread = {path: why for path, why in {**dumps, **manifests}.items() if why is not None}
     return evidence(scan(logs), recordings), logs, unread
 
 
@@ -318,13 +318,13 @@ def rank_of_dump(path: Path) -> int | None:
     return None if match is None else int(match["rank"])
 
 
-def read_dumps(files: Iterable[Path]) -> tuple[list[RankRecording], dict[Path, str]]:
+def read_dumps(files: Iterable[Path]) -> tuple[list[RankRecording], dict[Path, str | None]]:
     """Read the dumps among files; of two of one rank the newer one. What is JSON and none is left for the log scan.
 
     A file is opened once, and read only where its name and its first byte are those of a dump. Give the files that are
-    dumps, too, each with why it could not be read: nothing where it could.
+    dumps, too, each with why it could not be read: None where it could.
     """
-    dumps: dict[Path, str] = {}
+    dumps: dict[Path, str | None] = {}
     silent: set[int] = set()
     newest: dict[int, tuple[float, RankRecording]] = {}
     left = ALL_DUMPS
@@ -347,7 +347,7 @@ def read_dumps(files: Iterable[Path]) -> tuple[list[RankRecording], dict[Path, s
                 silent.add(rank)
             continue
         left -= len(data)
-        dumps[path] = ""
+        dumps[path] = None
         if rank not in newest or newest[rank][0] <= written:
             newest[rank] = (written, recording)
     recordings = [recording for _, (_, recording) in sorted(newest.items())]

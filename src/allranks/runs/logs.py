@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from allranks.protocol.frames import (
     METRICS,
@@ -67,11 +68,17 @@ def _entries(path: Path) -> list[tuple[float, int, float]]:
     return entries
 
 
-def blocks(log: Path) -> Iterator[tuple[int, int, float, float]]:
-    """Cut a log where its index says; a log without one arrived when it was written last.
+class Block(NamedTuple):
+    """Bytes from `start` to before `end` arrived from `first` on, all before `last`."""
 
-    Yield (start, end, first, last): bytes from `start` to before `end` arrived from `first` on, all before `last`.
-    """
+    start: int
+    end: int
+    first: float
+    last: float
+
+
+def blocks(log: Path) -> Iterator[Block]:
+    """Cut a log where its index says; a log without one arrived when it was written last."""
     try:
         status = log.stat()
     except OSError:
@@ -80,31 +87,31 @@ def blocks(log: Path) -> Iterator[tuple[int, int, float, float]]:
     if not entries or entries[0][1] > 0:
         end = entries[0][1] if entries else status.st_size
         first = entries[0][0] if entries else status.st_mtime
-        yield 0, end, first, first + EVERY
+        yield Block(0, end, first, first + EVERY)
     ends = [start for _, start, _ in entries[1:]] + [status.st_size]
     for (first, start, last), end in zip(entries, ends, strict=False):
         if end > start:
-            yield start, end, first, last
+            yield Block(start, end, first, last)
 
 
 def offset_at(log: Path, t: float) -> int:
     """Return the first byte that may have arrived at `t` or later; the log's end where none did."""
-    at = 0
-    for start, end, _, last in blocks(log):
-        if last > t:
-            return start
-        at = end
-    return at
+    end = 0
+    for block in blocks(log):
+        if block.last > t:
+            return block.start
+        end = block.end
+    return end
 
 
 def offset_until(log: Path, t: float) -> int:
     """Return the end of what may have arrived before `t`; 0 where all arrived later."""
-    arrived = 0
-    for _, end, first, _ in blocks(log):
-        if first >= t:
+    end = 0
+    for block in blocks(log):
+        if block.first >= t:
             break
-        arrived = end
-    return arrived
+        end = block.end
+    return end
 
 
 OPEN_FILES = 256

@@ -123,7 +123,8 @@ def check_peer(sock: socket.socket, pid: int | None) -> None:
 
 def is_own(writer: asyncio.StreamWriter) -> bool:
     """Tell whether our own user is at the other end of a connection."""
-    return peer_of(writer.get_extra_info("socket"))[1] == os.getuid()
+    _, uid = peer_of(writer.get_extra_info("socket"))
+    return uid == os.getuid()
 
 
 def packed(document: JsonObject) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from allranks.runs.logs import blocks, offset_at, offset_until
+from allranks.runs.logs import Block, blocks, offset_at, offset_until
 
 from .directory import RunDirectory, attempt_of, safe_name
 from .regular import data_ranges, open_regular, size_of
@@ -94,9 +94,9 @@ class LogReader:
 
     def merged(self) -> Iterator[tuple[float, str, int, bytes]]:
         """(time, node, rank, bytes) of everything new, in order of arrival as far as the indexes tell."""
-        for t, _, log, start, end in heapq.merge(*map(_timed, self.files()), key=lambda item: item[:2]):
-            start = max(start, self._offsets.get(log.path, 0))
-            for at, data in _read(log.path, start, self._end_of(log.path, end)):
+        for t, _, log, block in heapq.merge(*map(_timed, self.files()), key=lambda item: item[:2]):
+            start = max(block.start, self._offsets.get(log.path, 0))
+            for at, data in _read(log.path, start, self._end_of(log.path, block.end)):
                 self._offsets[log.path] = at + len(data)
                 yield t, log.node, log.rank, _HOLE.sub(b"\n", data)
 
@@ -112,8 +112,8 @@ def _printing_ranks(run: RunDirectory) -> dict[str, int]:
     }
 
 
-def _timed(log: LogFile) -> Iterator[tuple[float, int, LogFile, int, int]]:
-    return ((first, log.rank, log, start, end) for start, end, first, _ in blocks(log.path))
+def _timed(log: LogFile) -> Iterator[tuple[float, int, LogFile, Block]]:
+    return ((block.first, log.rank, log, block) for block in blocks(log.path))
 
 
 def node_folders(run: RunDirectory) -> dict[str, str]:

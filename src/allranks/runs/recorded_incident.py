@@ -91,7 +91,9 @@ def _read_tail(run: RunDirectory, index: int, end: RankEnd, attempt: int) -> str
     if log.exists():
         return read_end(log, TAIL)
     logs = sorted(log.parent.glob("rank_*.log"))  # another launcher's: one log for all ranks of the node
-    return of_rank(read_end(logs[0], TAIL), end.rank) if logs else ""
+    if not logs:
+        return ""
+    return of_rank(read_end(logs[0], TAIL), end.rank)
 
 
 def role_of(run: RunDirectory, document: RunDocument) -> Role | None:
