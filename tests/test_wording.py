@@ -8,10 +8,11 @@ from tests import wording
 from tests.diagnose.incidents import rank_end
 from tests.facts import fact
 
+from allranks.cluster.nodes import JOINED, Cluster, Node
 from allranks.diagnose.candidate import Candidate
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
-from allranks.findings import Finding, Where, typed_here
+from allranks.findings import Finding, Logins, Where, typed_here
 from allranks.report.sentences import closing_lines, event_line
 from allranks.runs.documents import result_record
 
@@ -67,8 +68,19 @@ def test_the_rules_let_through_what_is_right(text: str) -> None:
 )
 def test_commands_for_this_machine_and_for_a_slurm_job_need_no_ssh(remedy: str, here: str) -> None:
     finding = Finding("disk-full", "fail", "full", remedy)
-    assert typed_here(finding, ["here0"], is_slurm=remedy.startswith("in a job")).remedy == here
-    assert typed_here(finding, []) == finding
+    assert typed_here(finding, Logins(frozenset({"here0"}), is_slurm=remedy.startswith("in a job"))).remedy == here
+    assert typed_here(finding, Logins()) == finding
+
+
+def test_ssh_and_ping_get_what_the_list_has_for_a_node() -> None:
+    nodes = (Node(0, "h1", "10.0.0.1"), Node(1, "h2", "10.0.0.2", "ubuntu", 2222), Node(2, "h3", "h3"))
+    remedy = "`ping h1; ping h2; ssh h2 uptime`, ssh h3 'a b', ssh h1 ip link"
+    silent = Finding("node-network-down", "fail", "h2 is silent", remedy)
+    finding = typed_here(silent, Cluster(nodes, "hosts.txt").logins)
+    assert finding.remedy == (
+        "`ping 10.0.0.1; ping 10.0.0.2; ssh -p 2222 ubuntu@10.0.0.2 uptime`, ssh h3 'a b', ssh 10.0.0.1 ip link"
+    )
+    assert Cluster(nodes, JOINED).logins == Logins(frozenset())
 
 
 def test_no_verdict_says_ssh_for_a_node_of_this_machine() -> None:
@@ -78,7 +90,7 @@ def test_no_verdict_says_ssh_for_a_node_of_this_machine() -> None:
     far = Incident(0, 1, {"here": (0,)}, findings=(check,))
     verdict = judge(far)
     assert verdict is not None and verdict.finding.remedy == check.remedy
-    verdict = judge(replace(far, local_nodes=frozenset({"here"})))
+    verdict = judge(replace(far, logins=Logins(frozenset({"here"}))))
     assert verdict is not None and verdict.finding.remedy == "sudo dmesg -T | grep -i xid"
 
 

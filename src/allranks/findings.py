@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from allranks.protocol.codec import SCHEMA, computed, needs, omit_empty, spread
@@ -70,28 +70,39 @@ class Finding(NamedTuple):
 # `ssh NODE` and one word as a shell reads it: the whole command where that is quoted.
 _SSH = r"""\bssh (?P<node>[^\s'"`;]+) (?P<word>(?:'[^']*'|"[^"]*"|[^\s'"`;])+)"""
 
+_PING = r"""\bping (?P<node>[^\s'"`;]+)"""
+
 _LABEL = r"[a-z][a-z0-9_-]*"  # of a cause or a check; a document may hold anything
 
 
-def typed_here(finding: Finding, local_nodes: Collection[str], is_slurm: bool = False) -> Finding:
-    """Rewrite a remedy's commands where no ssh is needed, or allowed.
+class Logins(NamedTuple):
+    """How someone at the launching machine gets a command onto a node: by `ssh NODE` where nothing else is said."""
 
-    `ssh local0 'dmesg -T'` becomes `dmesg -T` for a node of this machine. Of a Slurm job's nodes `ssh n1 uptime`
-    becomes `srun -N 1 -w n1 uptime`: a user may not log in there beside a job (pam_slurm_adopt).
+    local: frozenset[str] = frozenset()  # nodes that are this machine
+    ssh: Mapping[str, str] = {}  # what ssh takes for a node that it does not know by name: `-p 2222 root@10.0.0.3`
+    is_slurm: bool = False  # a job has the nodes: a user may not log in there beside it (pam_slurm_adopt)
+
+
+def typed_here(finding: Finding, logins: Logins) -> Finding:
+    """Rewrite a remedy's commands so that they can be pasted here.
+
+    `ssh local0 'dmesg -T'` becomes `dmesg -T` for a node of this machine, and `srun -N 1 -w n1 uptime` is what
+    `ssh n1 uptime` becomes in a Slurm job. Else ssh and ping get what the list has for the node.
     """
 
     def here(match: re.Match[str]) -> str:
-        if match["node"] in local_nodes:
-            return " ".join(shlex.split(match["word"]))
-        if not is_slurm:
-            return match[0]
-        word = match["word"]
-        shell = "sh -c " if len(shlex.split(word)[0].split()) > 1 else ""
-        return f"srun -N 1 -w {match['node']} {shell}{word}"
+        node, word = match["node"], match["word"]
+        if node in logins.local:
+            return " ".join(shlex.split(word))
+        if logins.is_slurm:
+            shell = "sh -c " if len(shlex.split(word)[0].split()) > 1 else ""
+            return f"srun -N 1 -w {node} {shell}{word}"
+        return f"ssh {logins.ssh.get(node, node)} {word}"
 
-    if local_nodes or is_slurm:
-        return finding._replace(remedy=re.sub(_SSH, here, finding.remedy))
-    return finding
+    def pinged(match: re.Match[str]) -> str:
+        return "ping " + logins.ssh.get(match["node"], match["node"]).rpartition(" ")[2].rpartition("@")[2]
+
+    return finding._replace(remedy=re.sub(_PING, pinged, re.sub(_SSH, here, finding.remedy)))
 
 
 def explain_command(name: str | None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from allranks.diagnose.incident import Incident, RankEnd
-from allranks.findings import Finding, Hang
+from allranks.findings import Finding, Hang, Logins
 from allranks.protocol.codec import decode, encode
 from allranks.protocol.messages import ExitMessage, FaultMessage
 from allranks.protocol.run_facts import HangNoted, LauncherPaused, NodeLost, RankDeparted, RankLeaving, Stamped
@@ -79,8 +79,7 @@ class PlainFields(NamedTuple):
     deepspeed: Mapping[str, int] = {}
     became: Mapping[int, str] = {}
     lease: float = 0.0
-    local_nodes: frozenset[str] = frozenset()
-    is_slurm: bool = False
+    logins: Logins = Logins()
     is_joined: bool = False
     schedulers: Mapping[str, str] = {}
     jobs: Mapping[str, str] = {}

@@ -16,7 +16,7 @@ from allranks.engines.calls import out_of_reach, reached_nodes
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, code_if
 from allranks.gang.fetching import FetchedFiles, Fetching, NodeFetch
-from allranks.gang.session import reachable_nodes, seen_from_here
+from allranks.gang.session import seen_from_here
 from allranks.gang.tasks import run_loop
 from allranks.protocol.codec import document_line, omit_empty, spread
 from allranks.protocol.messages import OutputFile
@@ -24,6 +24,7 @@ from allranks.protocol.run_facts import OutputsTemporary, of_kind
 from allranks.report.terminal import clean
 from allranks.runs.directory import RunDirectory, safe_name
 from allranks.runs.fetched import merge as merge_trees
+from allranks.runs.opening import reachable_nodes
 from allranks.settings.document import from_document
 from allranks.text import count_of, format_size
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from allranks.errors import UsageError
+from allranks.findings import Logins
 from allranks.text import count_of, format_choice
 
 JOINED = "join"  # the source of nodes that each came by themselves
@@ -55,12 +58,26 @@ class Cluster:
         return all(node.is_local and node.name == f"local{node.index}" for node in self.nodes)
 
     @property
-    def local_names(self) -> frozenset[str]:
-        """The nodes and spares that are this machine."""
-        return frozenset(node.name for node in (*self.nodes, *self.spares) if node.is_local)
+    def everyone(self) -> tuple[Node, ...]:
+        """The nodes and spares."""
+        return (*self.nodes, *self.spares)
+
+    @cached_property
+    def logins(self) -> Logins:
+        """How someone here gets a command onto the nodes; of nodes that join, only their names are known."""
+        far = [] if self.source == JOINED else [node for node in self.everyone if not node.is_local]
+        words = {node.name: ssh_words(node) for node in far}
+        others = {name: known for name, known in words.items() if known != name}
+        return Logins(frozenset(node.name for node in self.everyone if node.is_local), others)
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+
+def ssh_words(node: Node) -> str:
+    """Write what ssh is given for a node, for a shell: `-p 2222 root@10.0.0.3`."""
+    port = f"-p {node.port} " if node.port else ""
+    return port + shlex.quote(f"{node.user}@{node.host}" if node.user else node.host)
 
 
 MAX_VIRTUAL = 1024

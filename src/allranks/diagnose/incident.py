@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from allranks.findings import Finding, Hang, Where
+from allranks.findings import Finding, Hang, Logins, Where
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.foreign import ErrorCall, ErrorDetails
 from allranks.protocol.messages import ExitMessage, FaultMessage
@@ -93,8 +93,7 @@ class Incident:
     became: Mapping[int, str] = field(default_factory=dict)  # programs that ranks have become by exec
     pauses: tuple[Stamped[LauncherPaused], ...] = ()
     lease: float = 0.0  # seconds, 0 where it is not known
-    local_nodes: frozenset[str] = frozenset()  # nodes that are the launching machine
-    is_slurm: bool = False  # a Slurm job has the nodes
+    logins: Logins = field(default_factory=Logins)  # how the nodes are reached from the launching machine
     is_joined: bool = False  # each node was started from outside, by a scheduler perhaps
     schedulers: Mapping[str, str] = field(default_factory=dict)  # of nodes that say: slurm, kubernetes or none
     jobs: Mapping[str, str] = field(default_factory=dict)  # of Slurm, or pods, by node

@@ -72,7 +72,7 @@ def judge(incident: Incident, logs: Evidence | None = None, concluded: Verdict |
         verdict = _complete(verdict, judge_logs(logs))
         verdict = verdict._replace(finding=verdict.finding._replace(where=incident.complete(verdict.finding.where)))
     verdict = verdict._replace(finding=_with_warnings(verdict, incident))
-    read = [typed_here(f, incident.local_nodes, incident.is_slurm) for f in (verdict.finding, *verdict.runners_up)]
+    read = [typed_here(f, incident.logins) for f in (verdict.finding, *verdict.runners_up)]
     return verdict._replace(finding=read[0], runners_up=tuple(read[1:]))
 
 
@@ -192,7 +192,7 @@ def _value(incident: Incident, candidate: Candidate, texts: Sequence[str], name:
 
 
 def _reader(incident: Incident) -> FixReader:
-    if incident.is_slurm:
+    if incident.logins.is_slurm:
         return FixReader.SLURM
     if incident.is_joined and set(incident.schedulers.values()) != {"none"}:
         return FixReader.SCHEDULED

@@ -235,7 +235,7 @@ class LaunchElsewhere:
         script = "\n".join([*(tries[node.index] for node in lacking), "wait"])
         from_here = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True).stdout.split()
         names = join_names([node.name for node in lacking])
-        if not from_here and not self._cluster_here.local_names:
+        if not from_here and not any(n.is_local for n in self._cluster_here.everyone):
             return False, f"neither {name} nor this machine has ssh to {names}"
         return True, f"{name} has no ssh to {names}, so ssh from here starts there what dials {name}"
 

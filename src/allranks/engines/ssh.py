@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from allranks.cluster import Node
+from allranks.cluster.nodes import ssh_words
 from allranks.errors import UsageError
 from allranks.findings import Finding
 from allranks.gang.transport import NodeReach, Transport
 from allranks.settings import RunSpec
 
 from .reachable_nodes import listed_cluster
-from .ssh_errors import destination, explain, silent, worth_another_try
+from .ssh_errors import explain, silent, worth_another_try
 
 # Nothing variable is in it: login shells may be tcsh or fish, so all else goes over standard input.
 REMOTE_COMMAND = "exec /bin/sh -s"
@@ -47,7 +48,7 @@ class SshTransport(Transport):
         """Return the line by which a user runs shell commands on a node."""
         if node.is_local:
             return commands
-        return f"ssh {shlex.quote(destination(node))} {shlex.quote(commands)}"
+        return f"ssh {ssh_words(node)} {shlex.quote(commands)}"
 
     def refusal(self, node: Node, stderr: str, code: int | None) -> Finding:
         """Say what ssh means by what it printed."""

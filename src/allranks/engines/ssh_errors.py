@@ -10,6 +10,7 @@ import re
 import shlex
 
 from allranks.cluster import Node
+from allranks.cluster.nodes import ssh_words
 from allranks.findings import Finding, Where
 from allranks.gang.transport import how_ended
 from allranks.text import name_with, with_reason
@@ -49,11 +50,6 @@ def _errors(stderr: str) -> str:
     return "\n".join(line for line in lines if not line.startswith((DEBUG, *AUTHENTICATED)))
 
 
-def destination(node: Node) -> str:
-    """Write user@host as ssh is given it."""
-    return f"{node.user}@{node.host}" if node.user else node.host
-
-
 def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Finding:
     """Make the finding for an ssh client that ended before the node answered.
 
@@ -72,7 +68,7 @@ def explain(node: Node, stderr: str, code: int | None, have_key: bool) -> Findin
         remedy = "check the account's login shell on the node"
         return Finding("remote-path-missing", "fail", message, remedy, Where(node=node.name), tuple(lines[-3:]))
     message = with_reason(f"{node.name}: ssh {how_ended(code)} before the node answered", last_line)
-    remedy = f"try it by hand: ssh -T -o BatchMode=yes {shlex.quote(destination(node))} true"
+    remedy = f"try it by hand: ssh -T -o BatchMode=yes {ssh_words(node)} true"
     return Finding("ssh-unreachable", "fail", message, remedy, Where(node=node.name), tuple(lines[-3:]))
 
 
@@ -81,7 +77,7 @@ def silent(node: Node, seconds: float, stderr: str = "") -> Finding:
     who = f"{name_with(node.name, node.host)} did not answer within {seconds:g} s"
     port = node.port or 22
     longer = "or give it longer with --connect-timeout"
-    to = shlex.quote(destination(node))
+    to = ssh_words(node)
     if any(mark in stderr for mark in (AUTHENTICATED[0], "mux_client_request_session: master session")):
         message = (
             f"{who}. ssh has logged in, and no shell came: a start file of the login shell hangs or reads its input"
@@ -100,13 +96,12 @@ def silent(node: Node, seconds: float, stderr: str = "") -> Finding:
 
 
 def _finding(node: Node, cause: str, last_line: str, evidence: tuple[str, ...], have_key: bool) -> Finding:
-    to = shlex.quote(destination(node))
-    port = f"-p {node.port} " if node.port else ""
+    to = ssh_words(node)
     remedies = {
-        "ssh-auth": ("" if have_key else "ssh-keygen -t ed25519\n") + f"ssh-copy-id {port}{to}",
-        "ssh-hostkey": f"check the key with the node's owner, then: ssh {port}{to} true"
+        "ssh-auth": ("" if have_key else "ssh-keygen -t ed25519\n") + f"ssh-copy-id {to}",
+        "ssh-hostkey": f"check the key with the node's owner, then: ssh {to} true"
         + (f"   (a changed key: ssh-keygen -R {shlex.quote(node.host)})" if "CHANGED" in last_line else ""),
         "name-resolution": f"correct the name in the host list, or add {node.name} to /etc/hosts here",
-        "ssh-unreachable": f"is the host up, and sshd on port {node.port or 22}? try: ssh {port}{to} true",
+        "ssh-unreachable": f"is the host up, and sshd on port {node.port or 22}? try: ssh {to} true",
     }
     return Finding(cause, "fail", f"{node.name}: {last_line}", remedies[cause], Where(node=node.name), evidence)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from allranks.cluster import Cluster
+from allranks.cluster import Cluster, Node
 from allranks.cluster.names import is_address
 from allranks.findings import Finding
 from allranks.plan.network import main_addresses, offered, other_ways
@@ -83,6 +83,11 @@ class Inspection:
         self.gate: Proof | None = None
         self._failures: dict[str, Finding] = {}  # by the names of the list
         self.unreachable: list[Finding] = []
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that were reached, by the names that they have said."""
+        return tuple(peer.node for peer in self._peers.values())
 
     async def run(self) -> None:
         """All steps; agents are released at the end, whatever happens."""
@@ -239,7 +244,8 @@ def look_at_nodes(
     pairs = not spec.target.local and any(c.needs in ("pairs", "peer_names") for c in checks)
     inspection = Inspection(spec, cluster, context, progress, pairs, transport)
     run_loop(inspection.run)
-    request = judge_request(spec, context, cluster)
+    named = dataclasses.replace(cluster, nodes=inspection.nodes)
+    request = judge_request(spec, context, named)
     facts = inspection.facts
     if inspection.gate is not None:  # else no node was reached, and the rendezvous check was not tried
         request["gate"] = encode(inspection.gate)

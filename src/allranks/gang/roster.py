@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from allranks.cluster import Cluster
 from allranks.diagnose.recorded import own_addresses
-from allranks.findings import Finding, Verdict, typed_here
+from allranks.findings import Finding, Logins, Verdict, typed_here
 from allranks.plan.ranks import Plan
 from allranks.preflight.judge import judge
 from allranks.protocol.messages import ExitMessage, FaultMessage
@@ -102,6 +102,11 @@ class Roster:
         for node in (*self.nodes.values(), *self.spares.values()):
             node.synced = context.tree is not None
 
+    @property
+    def logins(self) -> Logins:
+        """How someone here gets a command onto a node."""
+        return self.cluster.logins._replace(is_slurm=self.spec.target.slurm)
+
     def rename(self, old: str, new: str) -> None:
         """Give a node that the list knows by address its own name, in every output from now on."""
         node = self.state_of(old)
@@ -147,7 +152,7 @@ class Roster:
 
     def add_finding(self, finding: Finding) -> Stamped[Fact]:
         """Keep a finding; its event."""
-        kept = typed_here(finding, self.cluster.local_names, self.spec.target.slurm)
+        kept = typed_here(finding, self.logins)
         self.findings.append(kept)
         return self.stamp(kept)
 

@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from allranks import __version__
 from allranks.agent.files import open_left
 from allranks.agent.processes import USER_SIGNALS, survive_user_signals
-from allranks.cluster import Cluster, Node
+from allranks.cluster import Cluster
 from allranks.cluster.nodes import JOINED
 from allranks.diagnose.causes import exit_code
 from allranks.diagnose.incident import Incident
@@ -62,7 +62,14 @@ from allranks.runs.documents import (
     Unfetched,
 )
 from allranks.runs.nodeledger import OK, OTHER, NodeRecord, add_records, blame, ledger_file, records_of
-from allranks.runs.opening import controller_identity, node_entry, take_control, write_nodes, write_opening
+from allranks.runs.opening import (
+    controller_identity,
+    node_entry,
+    reachable_nodes,
+    take_control,
+    write_nodes,
+    write_opening,
+)
 from allranks.runs.regular import read_end
 from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
 from allranks.runs.timeledger import newest_steps
@@ -325,8 +332,7 @@ class Session:
         known = Incident(
             command=self.spec.launch.command,
             lease=self.spec.limits.lease,
-            local_nodes=roster.cluster.local_names,
-            is_slurm=self.spec.target.slurm,
+            logins=roster.logins,
             is_joined=roster.cluster.source == JOINED,
             withheld=roster.context.handed_over.not_forwarded,
         )
@@ -851,15 +857,6 @@ def seen_from_here(document: RunDocument) -> RunDocument:
     return dataclasses.replace(
         document, nodes=tuple(dataclasses.replace(entry, is_local=entry.host == here) for entry in document.nodes)
     )
-
-
-def reachable_nodes(entries: Iterable[NodeEntry]) -> list[Node]:
-    """Give the nodes of run.json that have an address."""
-    return [
-        Node(entry.index, entry.name, entry.host, entry.user, entry.port, entry.slots, bool(entry.is_local))
-        for entry in entries
-        if entry.index is not None and entry.host is not None
-    ]
 
 
 def detach_stdio(log: Path) -> None:

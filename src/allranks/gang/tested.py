@@ -70,7 +70,7 @@ def judge_test(roster: Roster, run: RunDirectory, ended: Verdict | None, quick: 
         findings = findings_of(rows, roster.node_of_rank())
     elif ended is not None:
         findings = _from_logs(roster, run)
-    findings = [typed_here(finding, roster.cluster.local_names) for finding in findings]
+    findings = [typed_here(finding, roster.logins) for finding in findings]
     failed = any(end.fact.code != 0 and not end.fact.expected for end in roster.exits)
     if ended is None:
         return Tested(rows, tuple(findings), None, exit_code(None, roster.stop_reason, failed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from allranks.findings import Finding, typed_here
+from allranks.findings import Finding, Logins, typed_here
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.jsontext import Json
 from allranks.text import error_line, join_names
@@ -39,20 +39,21 @@ def judge(
     """All findings, each with its check's name; an ok check says nothing. Failures come first.
 
     `request` is what was asked of the nodes, with "nproc" (None: auto), "virtual" (all nodes are on this machine)
-    and, where known, "local" (names of nodes that are this machine), "slots" ({node: number}), "wrap" and "launcher".
+    and, where known, "local" (names of nodes that are this machine), "ssh" ({node: what ssh is given}), "slots" ({node:
+    number}), "wrap" and "launcher".
     `documents` are the facts by node. What `allow` names (a check or the id of a finding) is a warning at most.
     """
     asked = Request(request)
     nodes = {node: Facts(document) for node, document in documents.items()}
-    local = tuple(nodes if asked.asked.virtual else asked.asked.local)
-    is_slurm = asked.asked.spec.get("slurm") is True
+    local = frozenset(nodes if asked.asked.virtual else asked.asked.local)
+    logins = Logins(local, asked.asked.ssh, asked.asked.spec.get("slurm") is True)
     findings: list[Finding] = []
     for check in checks:
         for finding in _judge_one(check, asked, nodes):
             is_allowed = finding.status == "fail" and (finding.id in allow or check.name in allow)
             status = "warn" if is_allowed else finding.status
             kept = finding._replace(status=status, check=check.name)
-            findings.append(typed_here(kept, local, is_slurm))
+            findings.append(typed_here(kept, logins))
     return sorted(findings, key=lambda finding: finding.status != "fail")
 
 

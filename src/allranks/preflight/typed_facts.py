@@ -171,6 +171,7 @@ class Asked(NamedTuple):
     slots: Mapping[str, Optional[int]] = {}
     virtual: bool = False
     local: Sequence[str] = ()
+    ssh: Mapping[str, str] = {}
     workdir: str = ""
     output_dir: str = ""
     runs_dir: str = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import allranks
@@ -98,6 +98,15 @@ def node_entry(node: Node, node_rank: int | None, role: str = "") -> NodeEntry:
         node_rank=node_rank,
         role=role,
     )
+
+
+def reachable_nodes(entries: Iterable[NodeEntry]) -> list[Node]:
+    """Give the nodes of run.json that have an address."""
+    return [
+        Node(entry.index, entry.name, entry.host, entry.user, entry.port, entry.slots, bool(entry.is_local))
+        for entry in entries
+        if entry.index is not None and entry.host is not None
+    ]
 
 
 def _change(run: RunDirectory, name: str, value: object) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from allranks.cluster.nodes import JOINED
+from allranks.cluster.nodes import JOINED, Cluster
 from allranks.diagnose.incident import Incident, RankEnd
 from allranks.diagnose.recorded import fold, last_attempt
 from allranks.diagnose.rules.failures import of_rank
@@ -17,6 +17,7 @@ from allranks.settings.tools import is_one_process
 
 from .directory import RunDirectory, read_error
 from .documents import NodeEntry, RunDocument
+from .opening import reachable_nodes
 from .regular import read_end
 
 TAIL = 16 << 10  # bytes at the end of a failed rank's log
@@ -48,13 +49,14 @@ def _read(run: RunDirectory, document: RunDocument, facts: list[Stamped[Fact]]) 
     entries = [node for node in document.gang if _is_of(node, role)]
     command = document.command if role is None else role.command
     launcher = document.launcher if role is None else role.launcher
+    nodes_of_role = reachable_nodes(node for node in document.nodes if _is_of(node, role))
+    logins = Cluster(tuple(nodes_of_role), document.source).logins
     known = Incident(
         command=command,
         lease=float(lease) if isinstance(lease, (int, float)) else 0.0,
-        is_slurm=document.spec.get("slurm") is True,
+        logins=logins._replace(is_slurm=document.spec.get("slurm") is True),
         is_joined=document.source == JOINED,
         withheld=document.withheld,
-        local_nodes=frozenset(node.name for node in document.nodes if node.is_local and _is_of(node, role)),
     )
     nodes = AttemptNodes(
         last_attempt(facts),

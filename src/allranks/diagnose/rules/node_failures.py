@@ -67,16 +67,16 @@ def node_lost(incident: Incident) -> Candidate | None:
             remedy=not_opened.remedy,
             where=Where(),
         )
-    if (incident.is_joined or incident.is_slurm) and all(n.fact.hung_up for n in lost):  # the network was there
-        dialler = "Slurm's task" if incident.is_slurm else "`allranks join`"
+    if (incident.is_joined or incident.logins.is_slurm) and all(n.fact.hung_up for n in lost):  # the network was there
+        dialler = "Slurm's task" if incident.logins.is_slurm else "`allranks join`"
         message = f"{dialler} ended on {which}: its host closed the connection, and no other came ({when})"
-        looks = "srun.log of the run directory" if incident.is_slurm else "what `allranks join` printed there"
+        looks = "srun.log of the run directory" if incident.logins.is_slurm else "what `allranks join` printed there"
         remedy = "\n".join(HUNG_UP.format(node=name, looks=looks) for name in names[:3])
         evidence = tuple(
             f"{n.node}: its connection was closed from there after {utc(n.fact.last_heard)}" for n in lost[:3]
         )
         return replace(candidate, cause="agent-killed", message=message, remedy=remedy, evidence=evidence)
-    if incident.local_nodes.issuperset(names):  # they need no link
+    if incident.logins.local.issuperset(names):  # they need no link
         message = f"{which} fell silent: the agent on this machine did not run for the whole lease ({when})"
         return replace(candidate, cause="agent-killed", confidence=0.7, message=message, remedy=STOPPED_AGENT)
     if len(names) > 1 and set(names).issuperset(incident.ranks_by_node):

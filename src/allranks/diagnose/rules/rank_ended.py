@@ -331,7 +331,7 @@ def _read_code(incident: Incident, group: AlikeFailures, end: RankEnd) -> tuple[
         why = absent[3] or "no __main__ there"
         script = absent[1]
         remedy = f"check it against the working directory (--workdir) on the node with `ls -l {script}`"
-        if end.node not in incident.local_nodes:
+        if end.node not in incident.logins.local:
             remedy += ", or ship this directory to the nodes with `run --sync`"
         if script.endswith(RUNNER):  # allranks' own: only a container hides it
             remedy = f"mount {script.removesuffix(RUNNER)} into the container of --wrap (Apptainer: --bind DIRECTORY)"
