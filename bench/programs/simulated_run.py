@@ -27,14 +27,16 @@ class SimulatedTransport(SshTransport):
     async def connect(self, node: Node, header: Header, seconds: float) -> Client | None:
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(self._sockets[node.index % len(self._sockets)])
-        sock.sendall(json.dumps({"index": node.index, "name": node.name}).encode() + b"\n")
+        sock.sendall(json.dumps({"index": node.index, "name": f"n{node.index:04d}"}).encode() + b"\n")
         return Client.of_socket(sock)
 
 
 def main() -> int:
     nodes, nproc, runs_dir, *sockets = sys.argv[1:]
-    names = [f"n{index:04d}" for index in range(int(nodes))]
-    cluster = Cluster(tuple(Node(index, name, name) for index, name in enumerate(names)), "a simulation")
+    # A list of addresses, as most people have: each node gets a name of its own when it says hello.
+    addresses = [f"10.{index >> 16}.{index >> 8 & 255}.{index & 255}" for index in range(int(nodes))]
+    listed = tuple(Node(index, address, address) for index, address in enumerate(addresses))
+    cluster = Cluster(listed, "a simulation")
     spec = RunSpec.of(
         command=("train",), nproc=int(nproc), launcher="direct", runs_dir=runs_dir, name="simulated", init_timeout=600.0
     )

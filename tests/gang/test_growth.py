@@ -11,11 +11,18 @@ import pytest
 from tests.gang.test_gang import Drive
 from tests.gang.test_groups import report
 
+from allranks.cluster import Cluster, Node
+from allranks.engines.ssh import ssh_reach
+from allranks.gang import session as sessions
 from allranks.gang.channel import pipe_of
+from allranks.protocol.codec import encode
 from allranks.protocol.frames import RANK_LOG, Stream
+from allranks.protocol.messages import HelloMessage
+from allranks.report.live import OutputView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.logdiagnosis import scan
 from allranks.runs.logs import LogWriter
+from allranks.settings import RunSpec
 
 FEW = 60
 TIMES = 4
@@ -93,6 +100,31 @@ def test_the_end_of_many_ranks_takes_as_long_for_each_as_that_of_few() -> None:
     few = calls_of_a_good_end(FEW)
     many = calls_of_a_good_end(TIMES * FEW)
     assert {word: calls for word, calls in many.items() if calls > MOST * few[word]} == {}
+
+
+def greetings_of_all(place: Path, nodes: int) -> int:
+    """What it takes that all nodes of a list of addresses say their names, until run.json has them."""
+    listed = tuple(Node(index, f"10.0.0.{index}", f"10.0.0.{index}") for index in range(nodes))
+    spec = RunSpec.of(command=("train",), hosts="hosts", nproc=1, runs_dir=str(place))
+    session = sessions.create(spec, Cluster(listed, "hosts"), ssh_reach(spec), {}, str(place), OutputView)
+    controller = session.controller
+
+    def greet() -> None:
+        for index, member in enumerate(list(controller.links.members.values())):
+            message = HelloMessage("/tmp/node", f"h{index}")
+            controller.take_frames(member, [dict(encode(message), type="hello")])
+        controller.stop("stop", 0.0)  # a change of state is written
+
+    calls = calls_of(greet)
+    entries = session.run_dir.read_run().nodes
+    assert [(entry.name, entry.address) for entry in entries[:2]] == [("h0", "10.0.0.0"), ("h1", "10.0.0.1")]
+    session.controller.links.close()
+    return calls
+
+
+def test_names_of_a_list_of_addresses_are_learned_in_time_that_grows_as_it_does(tmp_path: Path) -> None:
+    """run.json was read and written for each of them: 24 minutes for 4,096 nodes."""
+    assert greetings_of_all(tmp_path / "many", TIMES * FEW) < MOST * greetings_of_all(tmp_path / "few", FEW)
 
 
 def sizes_of_all(place: Path, nodes: int) -> int:

@@ -60,7 +60,7 @@ def _values_of(controllers: Sequence[Controller]) -> dict[str, str]:
         values[f"{name}.address"] = roster.master_addr
         values[f"{name}.addresses"] = ",".join(addresses)
         values[f"{name}.port"] = str(roster.master_port)  # which its nodes have reached: Ray's head listens there
-        values[f"{name}.hosts"] = ",".join(node.host for node in controller.cluster.nodes)
+        values[f"{name}.hosts"] = ",".join(node.host for node in controller.roster.cluster.nodes)
         for port, number in zip(controller.context.ports, roster.ports, strict=False):
             values[f"{name}.port.{port}"] = str(number)
     return values

@@ -149,7 +149,6 @@ class Controller:
         self.spec = spec
         self.context = context
         self.run_dir = run
-        self.cluster = cluster
         self.view = view
         self.gang = Gang(spec, cluster, context, time.monotonic(), time.time())
         self.roster = self.gang.roster
@@ -162,6 +161,7 @@ class Controller:
         self._shipper = shipper
         self._over = asyncio.Event()
         self._next: dict[str, float] = {}  # when each of what is done now and then is due
+        self._renamed: dict[str, str] = {}  # names that run.json does not have yet, by the addresses that it has
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         self.failure: Exception | None = None  # of allranks itself
         self._abandoned = False
@@ -298,7 +298,7 @@ class Controller:
         if isinstance(stamped.fact, PlanMade):
             self.recording.deal(stamped.fact, self.links.members)
         if isinstance(stamped.fact, NodesChecked):
-            request = judge_request(self.spec, self.context, self.cluster)
+            request = judge_request(self.spec, self.context, self.roster.cluster)
             facts = {n.name: n.facts for n in self.roster.nodes.values()}
             save(self.run_dir, document(request, facts, [c.name for c in self.context.checks], time.time()))
         self.view.event(stamped)
@@ -332,7 +332,22 @@ class Controller:
 
     # -- run.json ----------------------------------------------------------------------------------
 
+    def _write_names(self) -> None:
+        """Write the names that nodes have said since it was last done: one by one they are a second of a large run."""
+        names = self._renamed
+        if not names:
+            return
+        self._renamed = {}
+
+        def renamed(entry: NodeEntry) -> NodeEntry:
+            if entry.name not in names:
+                return entry
+            return dataclasses.replace(entry, name=names[entry.name], address=entry.name)
+
+        change_nodes(self.run_dir, renamed)
+
     def _write_places(self) -> None:
+        self._write_names()
         ranks = {name: rank for rank, name in enumerate(self.roster.nodes)}
         everyone = self.roster.everyone
 
@@ -513,13 +528,7 @@ class Controller:
         if name == old:
             return
         self.roster.rename(old, name)
-
-        def renamed(entry: NodeEntry) -> NodeEntry:
-            if entry.name != old:
-                return entry
-            return dataclasses.replace(entry, name=name, address=old)
-
-        change_nodes(self.run_dir, renamed)
+        self._renamed[old] = name
 
     def _take_launch(self, launch: KeptLaunch) -> None:
         """Know what the controller before this one started ranks with: from here on a retry is possible."""
@@ -646,6 +655,7 @@ class Controller:
         )
 
     def _write_status(self) -> None:
+        self._write_names()
         if self.observing.progress.changed():
             self.recording.is_changed = True
         self.recording.write_status(self.status(), time.monotonic())

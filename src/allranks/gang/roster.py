@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
-from allranks.cluster import Cluster
+from allranks.cluster import Cluster, Node
 from allranks.diagnose.recorded import own_addresses
 from allranks.findings import Finding, Logins, Verdict, typed_here
 from allranks.plan.ranks import Plan
@@ -114,11 +114,9 @@ class Roster:
         node.address = old
         self.nodes = {one.name: one for one in self.nodes.values()}
         self.spares = {one.name: one for one in self.spares.values()}
-        nodes, spares = (
-            tuple(dataclasses.replace(n, name=new) if n.name == old else n for n in group)
-            for group in (self.cluster.nodes, self.cluster.spares)
-        )
-        self.cluster = Cluster(nodes, self.cluster.source, spares)
+        cluster = self.cluster
+        nodes, spares = _renamed(cluster.nodes, old, new), _renamed(cluster.spares, old, new)
+        self.cluster = dataclasses.replace(cluster, nodes=nodes, spares=spares)
 
     def adopt_owned(self, node: NodeState, ranks: Iterable[int]) -> list[int]:
         """Let a node own ranks that its agent has, of a run that was taken over; return them, without others' ranks."""
@@ -376,3 +374,11 @@ class Roster:
     def can_retry(self) -> bool:
         """Whether the same nodes can go on as they are."""
         return self.plan is not None and not self.unusable_nodes
+
+
+def _renamed(nodes: tuple[Node, ...], old: str, new: str) -> tuple[Node, ...]:
+    names = [node.name for node in nodes]  # all nodes of a large list say a name: no turn of a generator for each
+    if old not in names:
+        return nodes
+    at = names.index(old)
+    return (*nodes[:at], dataclasses.replace(nodes[at], name=new), *nodes[at + 1 :])
