@@ -346,6 +346,13 @@ def test_a_cluster_gives_its_settings_right_behind_what_names_it() -> None:
     assert (spec.target.local, spec.target.hosts, spec.launch.python) == (3, None, "py")
 
 
+@pytest.mark.parametrize("table", [{"forward": "A"}, {"roles": {"a": {"nodes": 1}}}])
+def test_what_is_wrong_in_a_table_is_said_of_its_own_file(table: dict[str, Any]) -> None:
+    """A stronger file, here the cluster's, may have another of the tables."""
+    with pytest.raises(ConfigError, match=r"^allranks\.toml: "):
+        mine({"cluster": "lab"}, {}, table)
+
+
 def test_a_cluster_that_the_project_names_yields_to_the_project() -> None:
     spec = mine({}, {}, {"cluster": "lab", "python": "mine", "env": {"A": "1"}}).spec
     assert (spec.target.hosts, spec.launch.python, spec.launch.env) == ("h1,h2", "mine", {"A": "1"})

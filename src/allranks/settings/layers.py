@@ -26,7 +26,7 @@ from .roles import read_role_lines, read_roles, settled
 from .runspec import Role, RunSpec
 from .table import OPTION_ONLY, RENDERERS, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
 from .tools import choose_launcher, is_one_process, node_rank_in, read_tool
-from .variables import OF_THE_RUN, RESERVED, read_variables
+from .variables import OF_THE_RUN, RESERVED, read_names, read_table, read_variables
 from .wrappers import peel, refuse_unknown_words
 
 ROLES = "roles"  # tables of the project's file, or of the file that --roles names
@@ -118,8 +118,10 @@ def resolve(
     values = {field: _merge(field, candidates) for field, candidates in chosen.items()}
     if "pg_timeout" in chosen:
         values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer is Layer.OPTION
-    tables, tables_source = _tables([*files, *cluster], config_source)
-    env, forward, notes = read_variables(options, tables, environ, tables_source)
+    tables = _tables([*files, *cluster])
+    table = read_table(tables["env"].value, tables["env"].where) if "env" in tables else {}
+    listed = read_names(tables["forward"].value, tables["forward"].where) if "forward" in tables else ()
+    env, forward, notes = read_variables(options, table, listed, environ)
     notes += [*peeled.notes, *_remarks(values, environ), *_left_out(peeled.env)]
     if "command" in values:
         values["command"] = peeled.command
@@ -127,7 +129,7 @@ def resolve(
     env.update({name: value for name, value in peeled.env.items() if name not in OF_THE_RUN})
     _refuse_changing_world(values)
     spec = RunSpec.of(**values, env=env, forward=tuple(name for name in forward if name not in env))
-    roles = _roles(values, tables.get(ROLES), tables_source, peeled)
+    roles = _roles(values, tables.get(ROLES), peeled)
     if roles:
         return Resolved(spec.with_roles(roles).changed(command=()), tuple(notes), _world_size(environ))
     asked = spec.launch.launcher if "launcher" in values else None
@@ -147,12 +149,14 @@ def resolve(
     return Resolved(spec.changed(launcher=launcher), tuple(notes), _world_size(environ), taken)
 
 
-def _roles(values: Mapping[str, Json], tables: Json, source: str, peeled: Peeled) -> tuple[Role, ...]:
+def _roles(values: Mapping[str, Json], tables: _Given | None, peeled: Peeled) -> tuple[Role, ...]:
     """Return the roles of the run: of --role or --ray, else of the tables; none in a plain run."""
     lines = [str(line) for line in _as_tuple(values.get("role"))]
     if values.get("ray"):
-        if lines or tables is not None:
-            raise UsageError(f"--ray makes the roles of the run, and {'--role' if lines else source} names others")
+        if lines:
+            raise UsageError("--ray makes the roles of the run, and --role names others")
+        if tables is not None:
+            raise UsageError(f"--ray makes the roles of the run, and {tables.where} names others")
         source = "--ray"
         start = [str(option) for option in _as_tuple(values.get("ray_start"))]
         nproc = values.get("nproc")
@@ -164,8 +168,8 @@ def _roles(values: Mapping[str, Json], tables: Json, source: str, peeled: Peeled
         source = "--role"
         roles = settled(read_role_lines(lines), source)
     elif tables is not None:
-        source = str(values.get("roles_file") or source)
-        roles = settled(read_roles(tables, source), source)
+        source = str(values.get("roles_file") or tables.where)
+        roles = settled(read_roles(tables.value, source), source)
     else:
         return ()
     if values.get("command") and not values.get("ray"):
@@ -277,12 +281,10 @@ def _named_cluster(
     raise choice.error(f"{choice.where}: found {show(name)}, which is not a cluster\n{hint}")
 
 
-def _tables(items: Sequence[tuple[str, _Given]], source: str) -> tuple[dict[str, Json], str]:
-    """Return of each table of files the strongest one, and where they stand: in `source`, where there is none."""
+def _tables(items: Sequence[tuple[str, _Given]]) -> dict[str, _Given]:
+    """Return of each table of files the strongest one."""
     strongest = [(name, _strongest(name, items)) for name in TABLES]
-    tables = {name: given for name, given in strongest if given is not None}
-    first = min(tables.values(), key=lambda given: given.layer, default=None)
-    return {name: given.value for name, given in tables.items()}, source if first is None else first.where
+    return {name: given for name, given in strongest if given is not None}
 
 
 def _config_keys(config: Mapping[str, Json], source: str) -> dict[str, Json]:
@@ -338,9 +340,9 @@ def _environment(environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
 
 def _of_file(keys: Mapping[str, Json], source: str, layer: Layer) -> Iterator[tuple[str, _Given]]:
     """Yield what a settings file has, or the table of a cluster, its tables too."""
+    places = {ROLES: source, "env": f"{source}: [env]"}
     for field, value in keys.items():
-        where = source if field in TABLES else f"{source}: {field.replace('_', '-')}"
-        yield field, _Given(value, where, layer)
+        yield field, _Given(value, places.get(field, f"{source}: {field.replace('_', '-')}"), layer)
 
 
 def _settings_in(files: Iterable[tuple[str, _Given]]) -> Iterator[tuple[str, _Given]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..cluster.names import show
 from ..errors import ConfigError, UsageError
@@ -29,16 +29,14 @@ OF_THE_RUN = frozenset({*RESERVED, "NNODES", "NPROC_PER_NODE"})
 
 
 def read_variables(
-    options: Mapping[str, Json], config: Mapping[str, Json], environ: Mapping[str, str], source: str
+    options: Mapping[str, Json], table: Mapping[str, str], listed: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str], list[str]]:
     """Return what is set in the ranks, what is copied from the caller's environment, and remarks.
 
-    Options are over TOML. Of two options with the same name the last one holds.
+    Options are over the `table` of a file and the names `listed` in one. Of two options with the same name the last
+    one holds.
     """
     assigned, copied = _from_options(options, environ)
-    table = read_table(config.get("env", {}), f"{source}: [env]")
-    where = f"{source}: forward"
-    listed = [check_name(name, where) for name in _names(config.get("forward", ()), where)]
     missing = [name for name in listed if name not in environ]
     notes = [f"forward: {name} is not set in the environment, so it is not forwarded" for name in missing]
     env = {**{k: v for k, v in table.items() if k not in copied}, **assigned}
@@ -81,6 +79,11 @@ def read_table(table: Json, where: str) -> dict[str, str]:
         raise ConfigError(f"{where}: set {why}") from None
     assert isinstance(variables, dict)
     return {check_name(name, where): value for name, value in variables.items()}
+
+
+def read_names(names: Json, where: str) -> tuple[str, ...]:
+    """Read a list of variables that a user may set in the ranks; raise ConfigError."""
+    return tuple(check_name(name, where) for name in _names(names, where))
 
 
 def _names(value: Json, where: str, error: type[UsageError] = ConfigError) -> tuple[str, ...]:
