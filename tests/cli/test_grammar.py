@@ -18,6 +18,7 @@ from tests.ports import free_port
 from tests.shell import Answer, Shell, command_of
 
 from allranks.cli.declare import split
+from allranks.cli.main import load
 from allranks.settings.table import SETTINGS
 
 NOW: list[Any] = [
@@ -181,6 +182,15 @@ def test_names_that_people_type(shell: Shell, words: list[str], nodes: list[str]
     assert answer.code == 0, answer
     assert [node["name"] for node in answer.document["nodes"]] == nodes
     assert answer.document["nodes"][0]["nproc"] == nproc
+
+
+def test_no_file_is_looked_for_while_words_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path of the program may be on a disk that does not answer, or on the nodes alone."""
+    looked_for: list[str] = []
+    monkeypatch.setattr(os, "stat", lambda path, *_, **__: looked_for.append(str(path)))
+    load("run").make_context("run", ["--workdir", "/stalled", "train.py", "--data", "/stalled/data"])
+    monkeypatch.undo()
+    assert [path for path in looked_for if path == "train.py" or path.startswith("/stalled")] == []
 
 
 def test_a_command_is_needed(shell: Shell) -> None:

@@ -141,6 +141,16 @@ class AskedLine:
     as_json: bool = False
 
 
+class PathText(click.types.StringParamType):
+    """A path, or any word. A shell completes it. Click's own type looks for the file, on a disk that may not answer."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Let the shell list files."""
+        from click.shell_completion import CompletionItem  # imported late: only a shell asks
+
+        return [CompletionItem(incomplete, type="file")]
+
+
 class RowOption(click.Option):
     """An option of Click made of a row. In `brief` help it has one long name and its letters, and no variables."""
 
@@ -157,6 +167,9 @@ class RowOption(click.Option):
             names = [name for name in names if name not in further]
         elif row.variables:
             help_text += f" [env: {', '.join(row.variables)}]"
+        value_type: type | PathText = bool if row.parser.is_flag else str
+        if row.parser.is_path:
+            value_type = PathText()
         super().__init__(
             [*names, "option_" + row.name],
             help=help_text,
@@ -165,7 +178,7 @@ class RowOption(click.Option):
             multiple=row.parser.repeats,
             metavar=None if row.parser.is_flag else row.shown_metavar,
             default=False if row.parser.is_flag else None,
-            type=bool if row.parser.is_flag else text_type(row.parser.is_path),
+            type=value_type,
             shell_complete=self._offers if row.parser.choices else None,
         )
 
@@ -184,7 +197,7 @@ class WordArgument(click.Argument):
             nargs=count,
             required=argument.required,
             metavar=argument.metavar,
-            type=text_type(is_path=True),
+            type=PathText(),
             shell_complete=_runs_or_files if argument.names_run else None,
         )
 
@@ -281,11 +294,6 @@ class DeclaredCommand(click.Command):
             if lines:
                 with formatter.section(title):
                     formatter.write_dl([(names.ljust(width), text) for names, text in lines], col_max=WIDEST)
-
-
-def text_type(is_path: bool) -> click.Path | click.types.StringParamType:
-    """Make the type of a word, which is read by a parser of ours: a shell completes paths."""
-    return click.Path(readable=False) if is_path else click.STRING
 
 
 def _runs_or_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
