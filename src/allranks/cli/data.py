@@ -22,6 +22,7 @@ from allranks.data.step_plan import (
     plan,
     plan_lines,
 )
+from allranks.data.virtual import ReadingProgress
 from allranks.errors import UsageError
 from allranks.fabric.metric_rows import BandwidthRow
 from allranks.findings import Finding
@@ -93,10 +94,12 @@ def audit_command(
         click.echo(f"{python or sys.executable}: {loader} read by {world_size} virtual ranks, {gpus_per_node} a node")
         return exitcodes.DONE
     progress = ProgressLine(silent=json_ or not sys.stderr.isatty())
+
+    def show(state: ReadingProgress) -> None:
+        progress.show("ranks", state.done, state.of)
+
     try:
-        rows = virtual_rows(
-            loader, world_size, gpus_per_node, lambda state: progress.show("ranks", state.done, state.of), python or ""
-        )
+        rows = virtual_rows(loader, world_size, gpus_per_node, show, python or "")
     finally:
         progress.end()
     answer = conclude(rows, virtual_layout(world_size, gpus_per_node))

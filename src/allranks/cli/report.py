@@ -49,7 +49,8 @@ def command(
         redactor, files = write_bundle(run_dir, path, judged, lambda: fresh_redactor(redact))
         made = Made(bundle=str(path), files=files, redacted=redactor.hidden)
     else:
-        made = _page(run_dir, place(output, "report.html") if output else run_dir.path / "report.html", redact)
+        path = place(output, "report.html") if output else run_dir.path / "report.html"
+        made = _page(run_dir, path, redact)
     if json_:
         print(document_line(made))
         return DONE

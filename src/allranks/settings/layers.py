@@ -40,13 +40,9 @@ _ALIASES = {
     for option in (*row.names, *row.former_options.split())
     if row.in_file and option.startswith("--") and (option in row.former_options.split() or not row.parser.is_flag)
 }
-
-
 # Options that hardly any training program has.
 _OURS_ALONE = ("--hang-timeout", "--hosts", "--k8s", "--nproc", "--nproc-per-node", "--sky", "--slurm", "--sync")
 _NAME_NODES = ("--hosts", "--k8s", "--sky", "--slurm")
-
-
 NOT_WITH_ROLES = ("audit_data", "launcher", "master_port", "min_nodes", "retries", "spares", "sync", "test")
 
 
@@ -113,8 +109,7 @@ def resolve(
     items += _pasted(peeled.command)
     environ = {**environ, **peeled.env}
     items = [*_environment(peeled.env), *items]
-    values_by_field = _collect(items)
-    chosen = _targets(values_by_field)
+    chosen = _targets(_collect(items))
     values = {field: _merge(field, candidates) for field, candidates in chosen.items()}
     if "pg_timeout" in chosen:
         values["pg_timeout_forced"] = chosen["pg_timeout"][0].layer is Layer.OPTION

@@ -93,7 +93,8 @@ def peel(command: Sequence[str], by_itself: bool = False) -> Peeled:
     enters = False
     while words:
         name = words[0].rpartition("/")[2]
-        row = next((row for row in WRAPPERS if [name, *words[1:2]][: len(row.head.split())] == row.head.split()), None)
+        heads = (name, " ".join([name, *words[1:2]]))
+        row = next((row for row in WRAPPERS if row.head in heads), None)
         if ASSIGNMENT.fullmatch(words[0]):
             variable, _, value = words.pop(0).partition("=")
             env[variable] = value
