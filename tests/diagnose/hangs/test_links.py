@@ -108,3 +108,17 @@ def test_data_that_is_sent_again_and_may_yet_arrive_is_loss_and_no_hang(counted:
 )
 def test_no_link_is_slow(sender: RankSocket, before: RankSocket) -> None:
     assert slow_link(sampled(before), sampled(sender), NAMES, 4.0) is None
+
+
+def test_a_slow_link_of_8192_ranks() -> None:
+    """To look for the other end of each connection in all samples would take many minutes."""
+    ends = [(f"10.1.{rank >> 8}.{rank & 255}:5000", f"10.1.{rank >> 8}.{rank & 255}:6000") for rank in range(1 << 13)]
+    names = {rank: f"h{rank}" for rank in range(1 << 13)}
+    look = {
+        rank: StackSample(rank, sockets=(FULL._replace(local=own, peer=ends[rank - 1][1]),
+                                         RECEIVER._replace(local=other, peer=ends[(rank + 1) % len(ends)][0])))
+        for rank, (own, other) in enumerate(ends)
+    }  # fmt: skip
+    moved = look[7].sockets[0]._replace(acked=590_001)
+    hang = slow_link(look, {**look, 7: StackSample(7, sockets=(moved, look[7].sockets[1]))}, names, 4.0)
+    assert hang is not None and hang.nodes == ("h7", "h6")

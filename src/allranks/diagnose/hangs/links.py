@@ -25,6 +25,7 @@ SAID = 3  # links that a message names
 Samples = Mapping[int, StackSample]
 Names = Mapping[int, str]  # nodes by rank
 Link = tuple[str, str]  # two nodes, or two addresses
+FarEnds = Mapping[Link, tuple[int, RankSocket]]  # by the two addresses of a connection, the rank whose end it is
 ACK_OF_SYN = 1  # tcpi_bytes_acked of who connected counts the SYN
 
 
@@ -53,7 +54,8 @@ def dead_link(
     which nothing has moved.
     """
     least = _least_retransmits(quiet)
-    ends = [end for rank in sorted(second) for end in _dead_ends(rank, first, second, names, addresses)]
+    far_ends = _far_ends(second)
+    ends = [end for rank in sorted(second) for end in _dead_ends(rank, first, second, far_ends, names, addresses)]
     ends = [end for end in ends if end.connection.retransmits >= least]
     if not ends:
         return None
@@ -121,7 +123,8 @@ def _slow(cause: str, said: Sequence[str], links: Mapping[Link, Sequence[LinkEnd
 
 
 def _waiting_links(first: Samples, second: Samples, names: Names) -> dict[Link, list[LinkEnd]]:
-    ends = [end for rank in sorted(second) for end in _waiting_ends(rank, first, second, names)]
+    far_ends = _far_ends(second)
+    ends = [end for rank in sorted(second) for end in _waiting_ends(rank, first, second, far_ends, names)]
     return group(ends, lambda end: (end.sender, end.receiver))
 
 
@@ -132,13 +135,23 @@ def _far(samples: Samples, rank: int) -> dict[Link, RankSocket]:
     return {(one.local, one.peer): one for one in samples[rank].sockets if not is_loopback(one.peer)}
 
 
-def _waiting_ends(rank: int, first: Samples, second: Samples, names: Names) -> Iterable[LinkEnd]:
+def _far_ends(samples: Samples) -> FarEnds:
+    """List all connections between ranks by their two ends: to search the samples for each is quadratic."""
+    far_ends: dict[Link, tuple[int, RankSocket]] = {}
+    for rank in samples:
+        for ends, one in _far(samples, rank).items():
+            far_ends.setdefault(ends, (rank, one))
+    return far_ends
+
+
+def _waiting_ends(rank: int, first: Samples, second: Samples, far_ends: FarEnds, names: Names) -> Iterable[LinkEnd]:
     """Find the connections of a rank to other ranks that had data on its way in both samples."""
     before = _far(first, rank)
     for ends, one in _far(second, rank).items():
-        peer_rank, _ = _find_other_end(one, second)
-        if ends not in before or peer_rank is None or not (before[ends].queued and one.queued):
+        other_end = far_ends.get((one.peer, one.local))
+        if ends not in before or other_end is None or not (before[ends].queued and one.queued):
             continue
+        peer_rank, _ = other_end
         here = names.get(rank, "")
         there = names.get(peer_rank, "")
         if not here or here != there:  # else no network is between them: the store of rank 0 is asked by its own rank
@@ -178,6 +191,7 @@ def _dead_ends(
     rank: int,
     first: Samples,
     second: Samples,
+    far_ends: FarEnds,
     names: Names,
     addresses: Mapping[str, str],
 ) -> Iterable[LinkEnd]:
@@ -188,23 +202,16 @@ def _dead_ends(
         if one.retransmits < RETRANSMITS or (not one.connecting and (has_moved or not one.queued)):
             continue
         here = names.get(rank, "")
-        peer_rank, received = _find_other_end(one, second)
-        if peer_rank is None:
+        other_end = far_ends.get((one.peer, one.local))
+        if other_end is None:
             yield LinkEnd(rank, one, here, addresses.get(one.peer.rpartition(":")[0], one.peer), False)
             continue
-        link = (here, names.get(peer_rank, ""))
-        if received > one.acked + ACK_OF_SYN:
-            link = link[::-1]
-        yield LinkEnd(rank, one, *link, True, peer_rank)
-
-
-def _find_other_end(one: RankSocket, samples: Samples) -> tuple[int | None, int]:
-    """Find the rank that has the other end of a connection, and the bytes that it has received."""
-    for rank in samples:
-        end = _far(samples, rank).get((one.peer, one.local))
-        if end is not None:
-            return rank, end.received
-    return None, 0
+        peer_rank, other = other_end
+        there = names.get(peer_rank, "")
+        if other.received > one.acked + ACK_OF_SYN:
+            yield LinkEnd(rank, one, there, here, True, peer_rank)
+        else:
+            yield LinkEnd(rank, one, here, there, True, peer_rank)
 
 
 def _link(end: LinkEnd) -> str:
