@@ -84,6 +84,11 @@ def test_frames_of_the_runner_are_no_part_of_a_programs_stack() -> None:
     py_spy = f"Thread 41 (active): \"MainThread\"\n    <module> (/work/train.py:19)\n    run ({NAME}:198)\n"
     assert [str(f) for f in main_stack(py_spy)] == ["train.py:19"]
     assert main_stack(dump(*runner))[0].function == "run", "before the program has begun"
+    native = f"Thread 41 (active): \"MainThread\"\n    poll (libc.so.6)\n    wait (libuv.so.1)\n    run ({NAME}:198)\n"
+    native += "    start (launcher.so)\n"
+    assert [f.function for f in main_stack(native)] == ["run"], "in native code before the program has begun"
+    assert native_call(native) == "wait (libuv.so.1)"
+    assert native_call(native.replace("    wait (libuv.so.1)\n", "")) == "poll (libc.so.6)"
 
 
 NATIVE = PY_SPY.partition("    load")[0] + """\

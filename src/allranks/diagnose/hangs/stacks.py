@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..words import place_of_frame
 
 RUNNER = "<allranks "  # how the files of the runner's frames begin (agent/runner.py, NAME)
-_FAULTHANDLER = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
+_FAULTHANDLER = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)')
 _HEAD = re.compile(r"(?P<current>Current thread|Thread) 0x[0-9a-f]+(?![0-9a-f]).*\(most recent call first\):")
 _PY_SPY_HEAD = re.compile(
     r"^Thread (?P<id>\S+) \((?P<state>idle|active[^)\n]*)\)(?:: \"?(?P<name>[^\"\n]*)\"?)?", re.MULTILINE
@@ -48,7 +48,7 @@ def innermost_of_program(frames: Sequence[Frame]) -> Frame | None:
 
 def main_stack(text: str) -> Stack:
     """Read the main thread's calls, the innermost first; empty where the text has none."""
-    return tuple(frame for frame in main_frames(text) if not _is_native(frame))
+    return tuple(_without_runner([frame for frame in _main_thread(text) if not _is_native(frame)]))
 
 
 def thread_stacks(text: str) -> list[Stack]:
@@ -61,17 +61,25 @@ def thread_stacks(text: str) -> list[Stack]:
 
 
 def main_frames(text: str) -> list[Frame]:
-    """Choose the main thread's frames, native ones too, and without those of the runner below the program.
+    """Read the main thread's frames, native ones too."""
+    return _without_runner(_main_thread(text))
 
-    faulthandler's signal handler runs in the main thread, which it then calls the current one; else the main
-    thread is printed last.
+
+def _without_runner(frames: list[Frame]) -> list[Frame]:
+    """Leave out the runner's frames, which are below the program; before it has begun they are all there is."""
+    return [frame for frame in frames if not frame.file.startswith(RUNNER)] or frames
+
+
+def _main_thread(text: str) -> list[Frame]:
+    """Choose the main thread.
+
+    faulthandler's signal handler runs in it, so that it is the current one; else it is printed last.
     """
     threads = _threads(text)
     main = [frames for is_main, frames in threads if is_main and frames]
     if not main and not _PY_SPY_HEAD.search(text):
         main = [frames for _, frames in threads if frames]
-    frames = [[], *main][-1]
-    return [frame for frame in frames if not frame.file.startswith(RUNNER)] or frames
+    return [[], *main][-1]
 
 
 def _threads(text: str) -> list[tuple[bool, list[Frame]]]:
@@ -103,7 +111,7 @@ def _read_frame(line: str) -> Frame | None:
     if not mark or not line[:1].isspace() or not place.endswith(")"):
         return None
     file, colon, number = place[:-1].rpartition(":")
-    if colon and number.isdecimal():
+    if colon and number.isdecimal() and len(number) < 10:
         return Frame(file, int(number), function)
     return Frame(place[:-1], 0, function)
 
@@ -113,7 +121,7 @@ def native_call(text: str) -> str:
 
     It is the innermost that is neither the C library's nor Python's own, else the outermost of the C library's.
     """
-    above = list(itertools.takewhile(_is_native, main_frames(text)))
+    above = list(itertools.takewhile(_is_native, _main_thread(text)))
     of_program = [k for k in above if not _SYSTEM.search(_name(k)) and not _GLUE.search(_name(k))]
     if of_program:
         return _native_words(of_program[0])
