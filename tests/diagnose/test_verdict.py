@@ -63,6 +63,37 @@ def verdict(*exits: RankEnd, **rest: Any) -> Verdict:
     return found
 
 
+ENDLESS = "9" * 5000
+DDP = "DDP expects same model across all ranks, but Rank {} has {} params, while rank {} has inconsistent {} params."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Ranks 2, {ENDLESS} failed to pass monitoredBarrier in 1000 ms",
+        DDP.format(1, ENDLESS, 0, 42),
+        DDP.format(1, 41, 0, ENDLESS),
+        f'Traceback (most recent call last):\n  File "/job/train.py", line {ENDLESS}, in step\nValueError: no',
+        f'Current thread 0x01 (most recent call first):\n  File "/job/train.py", line {ENDLESS} in step',
+        f"CUDA out of memory. Tried to allocate 2.00 GiB. GPU {ENDLESS} has a total capacity of 80.00 GiB",
+        f"HIP out of memory. Tried to allocate 2.00 GiB. Process {ENDLESS} has 2.00 GiB memory in use",
+    ],
+)
+def test_a_number_without_end_is_none(text: str) -> None:
+    """Python refuses to read more than 4,300 digits: what a rank printed was an internal error."""
+    ends = (raised(1, 5, "RuntimeError", text), coded(1, 5, 1, text), signalled(1, 5, 6, tail=text))
+    for end in ends:
+        assert verdict(end, lost_peer(0, 6)).cause != "internal-error"
+    assert judge(incident(faults=(fault("h1", "start-failed", f"rank {ENDLESS} could not start", T),))) is not None
+
+
+def test_ranks_that_only_together_have_models_of_two_sizes() -> None:
+    """torch raises where two differ, but a program may print anything."""
+    texts = [DDP.format(1, 10, 0, 10), DDP.format(2, 12, 3, 12)]
+    found = verdict(*(raised(rank, 5, "RuntimeError", text) for rank, text in enumerate(texts, 1)))
+    assert "rank 0 has 10, rank 1 has 10, rank 2 has 12 and rank 3 has 12" in found.finding.message
+
+
 @pytest.mark.parametrize("early", [9, 1])
 def test_all_zero_is_no_failure_though_one_comes_early(early: float) -> None:
     assert judge(incident(coded(1, early, 0), *(coded(r, 9, 0) for r in (0, 2, 3)))) is None

@@ -17,7 +17,8 @@ from .words import count_ranks
 
 # torch reducer.cpp and logger.cpp, verify_params_across_processes
 PARAMETERS = re.compile(
-    r"DDP expects same model across all ranks, but Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+)"
+    r"DDP expects same model across all ranks, but Rank (\d{1,9}) has (\d{1,9}) params, "
+    r"while rank (\d{1,9}) has inconsistent (\d{1,9})\b"
 )
 SHAPES = re.compile(
     r"in this process with sizes .{0,400} appears not to match (?:sizes|strides) of the same param in process \d+"
@@ -44,7 +45,7 @@ def _missed_barrier(statements: Sequence[Statement]) -> Candidate | None:
     late: set[int] = set()
     for rank, text in statements:
         for ranks in BARRIER.findall(text):
-            late.update(map(int, re.findall(r"\d+", ranks)))
+            late.update(map(int, re.findall(r"\b\d{1,9}\b", ranks)))
             if rank is not None:
                 accusers.add(rank)
     if not late:

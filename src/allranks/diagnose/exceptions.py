@@ -27,7 +27,7 @@ JOINTS = (
 _JOINT = re.compile(
     r"\n(?:The above exception was the direct cause|During handling of the above exception)[^\n]{0,60}:\n"
 )
-_FRAME = re.compile(r'  File "([^"\n]+)", line (\d+), in ([^\n]+)')
+_FRAME = re.compile(r'  File "([^"\n]+)", line (\d{1,9}), in ([^\n]+)')
 _LAST = re.compile(r"([A-Za-z_][\w.]*)(?::(?: (.*))?)?\Z")
 _THREAD = re.compile(r"^Exception in thread ([^\n]{1,200}?):\n(?=Traceback)", re.MULTILINE)
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")

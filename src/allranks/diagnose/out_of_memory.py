@@ -23,8 +23,8 @@ _TEXTS = {
     "reserved": (rf"{_SIZE} reserved in total by PyTorch", rf"{_SIZE} cached"),
 }
 _FIGURES = {name: tuple(map(re.compile, texts)) for name, texts in _TEXTS.items()}
-_GPU = re.compile(r"\bGPU (\d+)")
-_OTHER = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
+_GPU = re.compile(r"\bGPU (\d{1,4})\b")
+_OTHER = re.compile(rf"Process (\d{1, 9}) has {_SIZE} memory in use")
 
 
 @dataclass(frozen=True)

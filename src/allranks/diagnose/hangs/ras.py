@@ -17,7 +17,7 @@ _HEAD = re.compile(
     r"(?:#\d+-\d+ \([0-9a-f]+\) )?"
     r"(?P<what>INCOMPLETE|DEAD|MISMATCH|ERROR|TIMEOUT)$"
 )
-_PROCESS = re.compile(r"process (\d+) on node \S", re.IGNORECASE)
+_PROCESS = re.compile(r"process (\d{1,9}) on node \S", re.IGNORECASE)
 LIMIT = 3
 
 

@@ -25,7 +25,9 @@ def accused(incident: Incident, failed: Sequence[Failure]) -> Candidate | None:
     remedy = MODELS
     if read.cause == "straggler":
         remedy = LATE.format(rank=min(read.culprits))
-    speaking = next(f for f in accusing if accusation([(f.rank, _text(f))], incident.all_ranks))
+    # what two ranks write may contradict each other only together
+    alone = (f for f in accusing if accusation([(f.rank, _text(f))], incident.all_ranks))
+    speaking = next(alone, accusing[0])
     last = "".join(last_lines(speaking.exit.tail, 1))
     if speaking.raised is not None:
         last = telling(speaking.raised)[-1].text

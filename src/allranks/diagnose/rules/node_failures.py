@@ -229,7 +229,7 @@ def _read_death(incident: Incident, fault: Stamped[FaultMessage], nodes: Sequenc
     """Read the death of an agent or a supervisor, which only a person, a script or the kernel brings about."""
     part = "agent" if fault.fact.id == "agent-death" else "supervisor"
     how = one_line(fault.fact.message).removeprefix("the supervisor process ")
-    how = re.sub(r"signal (\d+)", lambda match: SIGNALS.get(int(match[1]), match[0]), how)
+    how = re.sub(r"signal (\d{1,9})", lambda match: SIGNALS.get(int(match[1]), match[0]), how)
     head = f"the allranks {part} on {name_nodes(nodes)} {how}"
     ranks = incident.ranks_by_node.get(fault.node, ())
     took = ""
@@ -257,7 +257,7 @@ NOT_ON_PATH = (
     "--prelude"
 )
 _PATH = re.compile(r"could not (?:enter the working directory|run) (.{1,1000}?): ")
-_RANK = re.compile(r"^rank (\d+) ")
+_RANK = re.compile(r"^rank (\d{1,9}) ")
 
 
 def start_failed(incident: Incident) -> Candidate | None:
