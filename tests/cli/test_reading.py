@@ -427,6 +427,15 @@ def test_verbs_look_for_runs_where_the_users_own_settings_put_them(runs, tmp_pat
                      runs_dir=None, json_=True)  # fmt: skip
 
 
+def test_runs_are_diagnosed_one_by_one_and_never_as_logs(runs, shell):
+    """`runs/job*` of two runs was read as logs: status.json had the line that looks worst."""
+    first, last = make(runs), make(runs)
+    code, out, err = shell("diagnose", str(first.path), str(last.path))
+    assert (code, out) == (2, "") and f"hint: allranks diagnose {last.path}" in err
+    code, out, err = shell("diagnose", str(last.path / "status.json"), str(first.path))
+    assert (code, out) == (2, "") and f"hint: allranks diagnose {first.path}" in err
+
+
 def test_the_status_of_a_run_is_made_of_documents_that_are_read_once(runs, shell, monkeypatch):
     run = make(runs)
     reads: list[str] = []

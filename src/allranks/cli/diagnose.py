@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -98,9 +99,11 @@ def _of_logs(verdict: Verdict, files: Sequence[Path], html: str | None) -> Verdi
 
 def _run(words: list[str], runs_dir: str | None) -> RunDirectory | None:
     """Find the run that the one word names, or the newest without a word; None where the words are logs."""
-    if len(words) > 1:
-        return None
-    if words and Path(words[0]).exists() and not (Path(words[0]) / "run.json").is_file():
+    runs = [word for word in words if (Path(word) / "run.json").is_file()]
+    if runs and len(words) > 1:
+        hint = f"allranks diagnose {shlex.quote(runs[-1])}"
+        raise UsageError(f"{runs[0]} is the directory of a run, and each run has a verdict of its own\nhint: {hint}")
+    if len(words) > 1 or (words and not runs and Path(words[0]).exists()):
         return None
     try:
         run = find_in(runs_directory(runs_dir), words[0] if words else None)
