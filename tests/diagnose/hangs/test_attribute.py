@@ -78,6 +78,13 @@ def test_a_frame_without_a_line() -> None:
     assert main_stack(dump(("/x.py", 0, "f")).replace("line 0", "line ???")) == (Frame("/x.py", 0, "f"),)
 
 
+def test_a_rank_deep_in_an_import_is_at_the_file_that_imports() -> None:
+    importing = [("<frozen importlib._bootstrap>", 1165, "_find_and_load"), (f"{SITE}/torch/fsdp.py", 8, "<module>")]
+    assert str(seen(dump(*importing)).at) == "fsdp.py:8"
+    assert str(seen(dump(*importing, ("/work/train.py", 3, "<module>"))).at) == "train.py:3"
+    assert str(seen(dump(importing[0])).at) == "<frozen importlib._bootstrap>:1165 in _find_and_load"
+
+
 def test_frames_of_the_runner_are_no_part_of_a_programs_stack() -> None:
     runner = ((NAME, 198, "run"), (NAME, 562, "<module>"))
     assert [str(f) for f in main_stack(dump(("/work/train.py", 19, "<module>"), *runner))] == ["train.py:19"]

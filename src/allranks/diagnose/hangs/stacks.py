@@ -40,10 +40,14 @@ LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<st
 
 
 def innermost_of_program(frames: Sequence[Frame]) -> Frame | None:
-    """Find the innermost frame of the program's own, else of Python; None without one. The innermost comes first."""
+    """Find the innermost frame of the program's own, else of a library, else of Python; None without one.
+
+    The innermost comes first. A deep import has none of the program's own: faulthandler prints 100 frames.
+    """
     python = [frame for frame in frames if not _is_native(frame)]
     of_program = [frame for frame in python if not any(part in frame.file for part in LIBRARY)]
-    return next(iter((*of_program, *python)), None)
+    of_library = [frame for frame in python if not frame.file.startswith("<")]
+    return next(iter((*of_program, *of_library, *python)), None)
 
 
 def main_stack(text: str) -> Stack:
