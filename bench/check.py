@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 from tests.hosts.bed import Bed
 
-from allranks.gang.plugins import built_in
 from bench import rivals
 from bench.launch import ALLRANKS, Ground, hosts
 from bench.quiet import Work
@@ -110,9 +109,8 @@ def known(bed: Bed, level: str) -> dict[str, str]:
 
 
 def parity(full: Mapping[str, str]) -> list[str]:
-    """What one node is asked and all are compared in: no network, no measurement that runs alone."""
-    alone = {name for name, check in built_in().items() if check.alone}
-    return [name for name, group in full.items() if group != "network" and name not in alone]
+    """What one node is asked and all are compared in: no network."""
+    return [name for name, group in full.items() if group != "network"]
 
 
 def repository(directory: Path) -> Path:
@@ -262,7 +260,7 @@ def _notes(report: Report, ids: Sequence[str]) -> None:
     report.notes += [
         "CPU: user and system seconds of all processes below the benchmark (/proc/PID/stat), so of the command and of "
         "all hosts; `own_cpu` in the raw file: of the command and its children alone (getrusage)",
-        f"facts and parity: {len(ids)} checks, all but group network and those that measure alone; of them nothing "
+        f"facts and parity: {len(ids)} checks, all but group network; of them nothing "
         f"to look at here: {', '.join(sorted(skipped)) or 'none'}",
         f"allranks with --python {Path(sys.executable).parent.parent.name}'s, in a git repository; {rivals.versions()}",
     ]
