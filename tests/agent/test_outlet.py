@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from allranks.agent.link import FIND_EVERY, LEAST_AHEAD, MOST_AHEAD, SLOWEST, Link
-from allranks.agent.outlet import Outlet
-from allranks.protocol.frames import CHUNK, METRICS, RANK_LOG, Decoder, Stream
+from allranks.agent.outlet import DIGITS, Outlet
+from allranks.protocol.frames import CHUNK, METRICS, NODE_LOG, RANK_LOG, Decoder, Stream
 from allranks.protocol.messages import PongMessage
 
 SIZE = 8 << 20
@@ -116,6 +116,19 @@ def test_streams_take_turns_where_there_is_room_for_one(pair):
     sizes(pair, [2 * SLOWEST] * 30)
     assert set(pair.output) == {0, 1, 2}
     assert max(pair.output.values()) - min(pair.output.values()) <= CHUNK
+
+
+def test_a_rank_that_prints_without_a_pause_holds_no_file_up(tmp_path):
+    (tmp_path / f"a0_rank_0.{0:0{DIGITS}d}").write_bytes(bytes(40 * CHUNK))
+    (tmp_path / "node.log").write_bytes(b"a line\n")
+    outlet = Outlet(str(tmp_path))
+    outlet.add_existing_spools()
+    outlet.add_file(Stream(NODE_LOG, 0, 0), str(tmp_path / "node.log"))
+    kinds = []
+    for turn in range(20):
+        pieces, _ = outlet.fill(1, float(turn))
+        kinds += [frame.stream.kind for frame in Decoder().feed(b"".join(pieces))]
+    assert (kinds.count(NODE_LOG), kinds.count(RANK_LOG)) == (1, 19)
 
 
 def test_all_arrives_in_the_end(pair):

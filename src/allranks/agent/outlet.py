@@ -386,7 +386,7 @@ class Outlet:
         waiting = self._waiting(Spool)
         if not waiting or now >= self._files_due:
             self._files_due = now + FILES_EVERY
-            waiting += self._waiting(_File)
+            waiting = self._waiting(_File) + waiting  # first: ranks may leave no room for another
         while waiting and used < room:
             still_waiting = []
             for stream in waiting:
