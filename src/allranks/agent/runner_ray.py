@@ -135,8 +135,7 @@ class RayNode:
         """Find the processes without which this node is none."""
         if len(self.main) == self.count:
             return
-        for word in text_of("/proc/%d/task/%d/children" % (self.starter, self.starter)).split():
-            pid = int(word)
+        for pid in children(self.starter):
             name = text_of("/proc/%d/stat" % pid).rpartition(")")[0].partition("(")[2]
             if name in MAIN and pid not in self.main:
                 self.main[pid] = (name, end_of(pid))
@@ -144,8 +143,7 @@ class RayNode:
     def look(self) -> None:
         """End as Ray has ended, where it has."""
         for pid, (name, _) in self.main.items():
-            # behind the name: the state first, the status of the end last (proc(5))
-            fields = text_of("/proc/%d/stat" % pid).rpartition(")")[2].split()
+            fields = fields_of(pid)
             if not fields:
                 self.fail(name, pid, None)
             elif fields[0] == "Z":
@@ -282,6 +280,20 @@ def text_of(path: str, first: int = 0) -> str:
             return file.read(TAIL).decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def children(pid: int) -> List[int]:
+    """List the children of a process."""
+    listed = "/proc/%d/task/%d/children" % (pid, pid)
+    if os.path.exists(listed):
+        return [int(word) for word in text_of(listed).split()]
+    every = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # a kernel without CONFIG_PROC_CHILDREN
+    return [one for one in every if fields_of(one)[1:2] == [str(pid)]]
+
+
+def fields_of(pid: int) -> List[str]:
+    """Read what /proc/PID/stat has behind the name: the state first, then the parent, the status of the end last."""
+    return text_of("/proc/%d/stat" % pid).rpartition(")")[2].split()
 
 
 def end_of(pid: int) -> Optional[int]:
