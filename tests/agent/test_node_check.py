@@ -372,14 +372,14 @@ def test_amd(tmp_path: Path) -> None:
 def test_who_holds_a_port(family: socket.AddressFamily, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bound, listened at, by /proc where the kernel refuses sock_diag, of a process that may not be seen, and free."""
 
-    def refuse(*_: object) -> Any:
+    def refuse(*_: object, **more: object) -> Any:
         raise PermissionError("seccomp")
 
-    def break_off(*asked: Any) -> Any:
-        yield from dump(*asked)
+    def break_off(*asked: Any, **more: Any) -> Any:
+        yield from tcp_sockets(*asked, **more)
         raise TimeoutError
 
-    dump = portowner.dump
+    tcp_sockets = portowner.tcp_sockets
     with socket.socket(family) as sock:
         sock.bind(("", 0))
         port = sock.getsockname()[1]
@@ -393,7 +393,7 @@ def test_who_holds_a_port(family: socket.AddressFamily, monkeypatch: pytest.Monk
         assert found.state == "listen" and found.command
         listed = portowner._sockets(port)  # noqa: SLF001 - one more of them changes no answer of ours
         for fails in (refuse, break_off):
-            monkeypatch.setattr(portowner, "dump", fails)
+            monkeypatch.setattr(portowner, "tcp_sockets", fails)
             assert (who_holds(port), len(portowner._sockets(port))) == (found, len(listed))  # noqa: SLF001
         monkeypatch.setattr(portowner, "_process_of", lambda _: None)
         unseen = who_holds(port)

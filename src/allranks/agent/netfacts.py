@@ -27,6 +27,8 @@ _IFA_LABEL = 3
 _IFA_FLAGS = 8
 _SCOPES = {253: "link", 254: "host"}  # rtnetlink(7), RT_SCOPE
 _DUMP_REQUEST = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
 _ADDRESS_FLAGS = {0x01: "temporary", 0x08: "dadfailed", 0x20: "deprecated", 0x40: "tentative"}
 
 
@@ -66,6 +68,12 @@ def dump(protocol: int, request: int, body: bytes, answer: int) -> Iterator[byte
                 if kind == answer:
                     yield data[offset + 16 : offset + length]
                 offset += (length + 3) & ~3
+
+
+def tcp_sockets(family: int, states: int, extensions: int = 0) -> Iterator[bytes]:
+    """Yield an inet_diag_msg of each TCP socket in some states (linux/inet_diag.h); raise OSError."""
+    body = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, extensions, 0, states)  # inet_diag_req_v2
+    return dump(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, body, _SOCK_DIAG_BY_FAMILY)
 
 
 def attributes(body: bytes, offset: int) -> Iterator[Tuple[int, bytes]]:

@@ -17,7 +17,7 @@ from allranks.protocol.processes import PortOwner
 from allranks.protocol.records import NamedTuple
 
 from .files import read_link, read_text
-from .netfacts import dump
+from .netfacts import tcp_sockets
 from .processes import (
     Process,
     all_pids,
@@ -35,8 +35,6 @@ BOUND = (7, 13)  # asked for as TCP_BOUND_INACTIVE, answered as TCP_CLOSE
 STATES = {1: "established", 6: "TIME_WAIT", LISTEN: "listen", 7: "bound", 13: "bound"}
 SCAN_SECONDS = 1.0
 TABLE_LIMIT = 32 << 20  # bytes of /proc/net/tcp
-_NETLINK_SOCK_DIAG = 4
-_SOCK_DIAG_BY_FAMILY = 20
 
 
 class _Socket(NamedTuple):
@@ -87,12 +85,11 @@ def _run_of(process: Process) -> Tuple[Optional[str], Optional[bool]]:
 
 
 def _sockets(port: int) -> List[_Socket]:
-    """Take those of inet_diag dumps (linux/inet_diag.h: inet_diag_req_v2, inet_diag_msg), else those of /proc."""
+    """Take those that the kernel gives as inet_diag_msg (linux/inet_diag.h), else those of /proc."""
     sockets: List[_Socket] = []
     for family, table in ((socket.AF_INET, "/proc/net/tcp"), (socket.AF_INET6, "/proc/net/tcp6")):
-        body = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
         try:
-            answers = list(dump(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, body, _SOCK_DIAG_BY_FAMILY))
+            answers = list(tcp_sockets(family, states=0xFFFFFFFF))
             for answer in answers:  # all or none: what /proc has is not to stand beside a part of them
                 if struct.unpack_from(">H", answer, 4)[0] == port:
                     uid, inode = struct.unpack_from("=II", answer, 64)

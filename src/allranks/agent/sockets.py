@@ -11,11 +11,9 @@ from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 from allranks.protocol.samples import LinkCount, RankSocket, is_loopback
 
-from .netfacts import attributes, dump
+from .netfacts import attributes, tcp_sockets
 from .processes import open_names
 
-NETLINK_SOCK_DIAG = 4
-SOCK_DIAG_BY_FAMILY = 20
 INET_DIAG_INFO = 2
 ESTABLISHED = 1
 SYN_SENT = 2
@@ -70,9 +68,8 @@ def _of_ranks(pids: Mapping[int, int]) -> Iterator[Tuple[int, RankSocket]]:
     if not owners:
         return
     for family in (socket.AF_INET, socket.AF_INET6):
-        request = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0, STATES)
         try:
-            for message in dump(NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, request, SOCK_DIAG_BY_FAMILY):
+            for message in tcp_sockets(family, STATES, 1 << (INET_DIAG_INFO - 1)):
                 fields = _MESSAGE.unpack_from(message)
                 owner = owners.get("socket:[%d]" % fields[_INODE])
                 if owner is not None:
