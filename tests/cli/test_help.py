@@ -136,6 +136,8 @@ def test_help_of_a_verb(shell: Shell, words: list[str], same: list[str]) -> None
         (["run", "--lr", "3", "train.py"], "Options of a program stand behind it"),
         (["render", "slurm", "--partiton", "gpu", "train.py"], "hint: --partition NAME"),
         (["status", "--hosts", "h1"], "but of `run`, `check`, `test`, `exec`, `render` and `clean`"),
+        (["ps", "--on", "h1"], "but of `status`, `top`, `logs`, `attach` and `stop`"),
+        (["run", "--gpus-per-node", "8", "train.py"], "hint: --nproc-per-node N|auto"),
         (["render", "--verbos"], "hint: allranks render --help"),
     ],
     ids=str,

@@ -42,15 +42,15 @@ def unknown_option(name: str, path: str, declared: Declared | None) -> str:
     by_name = {}
     if declared is not None:
         by_name = {option: row for row in declared.visible_rows for option in row.names}
-    # Dashes, which all have, do not make two names alike.
+    owners = [one for one in all_declared() if any(name in row.names for row in one.visible_rows)]
+    verbs = list(dict.fromkeys(one.verb or one.name for one in owners))
+    # Dashes, which all have, do not make two names alike. An option of other verbs is hardly a slip: ps --on.
     bare = {option.lstrip("-"): option for option in [*by_name, *HELP, HELP_ALL] if option.startswith("--")}
-    meant = bare.get(suggestion(name.lstrip("-"), bare), "")
+    meant = bare.get(suggestion(name.lstrip("-"), bare, least=0.7 if verbs else 0.6), "")
     if meant:
         row = by_name.get(meant)
         value = "" if row is None or row.parser.is_flag else f" {row.shown_metavar}"
         return f"{name} is not an option of `{path}`\nhint: {meant}{value}"
-    owners = [one for one in all_declared() if any(name in row.names for row in one.visible_rows)]
-    verbs = list(dict.fromkeys(one.verb or one.name for one in owners))
     if verbs:
         return f"{name} is not an option of `{path}`, but of {join_words([f'`{verb}`' for verb in verbs])}"
     if declared is not None and declared.command_help:

@@ -69,7 +69,7 @@ def option_name(name: str) -> str:
     return row.option if row is not None else "--" + name.replace("_", "-")
 
 
-def suggestion(word: str, candidates: Iterable[str]) -> str:
-    """Return the word that was meant, if one is near; else an empty text."""
-    near = difflib.get_close_matches(word, list(candidates), n=1)
+def suggestion(word: str, candidates: Iterable[str], least: float = 0.6) -> str:
+    """Return the word that was meant, if one is near; else an empty text. `least`: how near, from 0 to 1."""
+    near = difflib.get_close_matches(word, list(candidates), n=1, cutoff=least)
     return next(iter(near), "")
