@@ -131,8 +131,10 @@ def engine_named(name: str) -> Engine:
 
 def engine_for(spec: RunSpec) -> Engine:
     """Return the engine of a target: the first that the target asks for."""
-    asked_for = (name for name, (setting, _) in ENGINES.items() if setting and getattr(spec.target, setting))
-    return engine_named(next(asked_for, DEFAULT))
+    for name, (setting, _) in ENGINES.items():
+        if setting and getattr(spec.target, setting):
+            return engine_named(name)
+    return engine_named(DEFAULT)
 
 
 def _reaching_module(spec: RunSpec) -> ModuleType:

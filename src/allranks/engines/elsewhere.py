@@ -161,11 +161,7 @@ class LaunchElsewhere:
         self._node = node
         self._archive: Archive | None = None  # of --sync
         self._cluster_here = cluster
-
-        def seen_there(nodes: Sequence[Node]) -> tuple[Node, ...]:
-            return tuple(replace(one, is_local=one.index == node.index) for one in nodes)
-
-        self._cluster = replace(cluster, nodes=seen_there(cluster.nodes), spares=seen_there(cluster.spares))
+        self._cluster = _seen_from(cluster, node)
 
     def describe(self, as_json: bool) -> str:
         """Return what the controller there would do. Raise UsageError as `ControlledLaunch.describe` does."""
@@ -197,14 +193,17 @@ class LaunchElsewhere:
                 "hint: name directories that it has, with --workdir and --runs-dir"
             )
         name = os.path.basename(directory)
-        here = os.path.abspath(self._spec.places.runs_dir)
-        hosts = self._spec.target.hosts or "" if lends else ""
-        if Path(hosts).expanduser().is_file():  # it is to mean the same in another directory
-            hosts = str(Path(hosts).expanduser().absolute())
-        ssh_options = self._spec.launch.ssh_options
-        note_run_elsewhere(
-            RunElsewhere(name, time.time(), there.destination, directory, here, ssh_options, hosts), os.environ
+        hosts = self._hosts_everywhere() if lends else ""
+        known = RunElsewhere(
+            name,
+            time.time(),
+            there.destination,
+            directory,
+            os.path.abspath(self._spec.places.runs_dir),
+            self._spec.launch.ssh_options,
+            hosts,
         )
+        note_run_elsewhere(known, os.environ)
         if self._archive is not None:
             there.put(f"{directory}/{ARCHIVE}", self._archive.from_its_beginning())
         if lends:
@@ -216,23 +215,24 @@ class LaunchElsewhere:
             )
         return code
 
+    def _hosts_everywhere(self) -> str:
+        """Return --hosts as it means the same in another directory."""
+        hosts = self._spec.target.hosts or ""
+        path = Path(hosts).expanduser()
+        return str(path.absolute()) if path.is_file() else hosts
+
     def _lends_ssh(self, shell: RemoteShell) -> tuple[bool, str]:
         """Tell whether ssh from here starts what dials the controller, and say why: it is tried which ssh works."""
         name = self._node.name
         others = [node for node in (*self._cluster.nodes, *self._cluster.spares) if not node.is_local][:MOST_TRIED]
         if not others:
             return False, ""
-        tries = {}
-        for node in others:
-            program, *options, _ = shell.transport.client(node)
-            log_in = [program, "-o", "ConnectTimeout=5", *options, "true"]
-            tries[node.index] = TRY % (shlex.join(log_in), node.index)
-        answer = shell.ask("\n".join(["tries() {", *tries.values(), "wait", "}", "show reached tries"]))
+        answer = shell.ask(f"tries() {{\n{_tries(others, shell)}\n}}\nshow reached tries")
         from_there = _text(answer, "reached").split()
         lacking = [node for node in others if str(node.index) not in from_there]
         if not lacking:
             return False, f"{name} reaches the other nodes by its own ssh"
-        script = "\n".join([*(tries[node.index] for node in lacking), "wait"])
+        script = _tries(lacking, shell)
         from_here = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True).stdout.split()
         names = join_names([node.name for node in lacking])
         if not from_here and not any(n.is_local for n in self._cluster_here.everyone):
@@ -257,8 +257,10 @@ class LaunchElsewhere:
         or_home = " 2>/dev/null || cd" if spec.launch.sync else ""  # with --sync that machine may lack it
         enter = f"cd -- {shlex.quote(self._workdir)}{or_home}"
         words = [*program, "run", "--config=/dev/null", f"--controller={HERE}"]
-        words += ["--quiet"] if quiet else []
-        words += ["--json"] if as_json else []
+        if quiet:
+            words.append("--quiet")
+        if as_json:
+            words.append("--json")
         roles = () if spec.launch.ray else spec.launch.roles  # --ray makes its own
         options = as_options(spec, "run", (*OUTSIDE, *unforced(spec)))
         hosts, listed = _hosts_there(spec)
@@ -304,6 +306,13 @@ class LaunchElsewhere:
         }
 
 
+def _seen_from(cluster: Cluster, node: Node) -> Cluster:
+    """Return the cluster as that node sees it: it is its own machine, and this one is another."""
+    nodes = tuple(replace(one, is_local=one.index == node.index) for one in cluster.nodes)
+    spares = tuple(replace(one, is_local=one.index == node.index) for one in cluster.spares)
+    return replace(cluster, nodes=nodes, spares=spares)
+
+
 def _hosts_there(spec: RunSpec) -> tuple[str, str]:
     """Return the word of --hosts in the script there, and what the file has that it may name."""
     hosts = spec.target.hosts or ""
@@ -311,6 +320,16 @@ def _hosts_there(spec: RunSpec) -> tuple[str, str]:
     if path.is_file():
         return '"$d/hosts.txt"', read_hostfile(path)
     return shlex.quote(expand_groups(hosts, os.environ) if has_groups(hosts) else hosts), ""
+
+
+def _tries(nodes: Sequence[Node], shell: RemoteShell) -> str:
+    """Return commands that print the index of each node that ssh reaches."""
+    tries = []
+    for node in nodes:
+        program, *options, _ = shell.transport.client(node)
+        log_in = [program, "-o", "ConnectTimeout=5", *options, "true"]
+        tries.append(TRY % (shlex.join(log_in), node.index))
+    return "\n".join([*tries, "wait"])
 
 
 class ControllerHost:

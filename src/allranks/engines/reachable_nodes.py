@@ -174,7 +174,10 @@ def expand_groups(hosts: str, environ: Mapping[str, str]) -> str:
     Raises UsageError where ClusterShell or its configuration is missing, or a group is unknown or empty."""
     items: list[str] = []
     for item in split_list(hosts):
-        items += _hosts_of(item, environ) if item.startswith("@") else [item]
+        if item.startswith("@"):
+            items += _hosts_of(item, environ)
+        else:
+            items.append(item)
     return ",".join(items)
 
 

@@ -50,7 +50,9 @@ class RemoteShell:
 
         `show NAME COMMAND` prints a file of the answer, and `$T` is the mark of this answer alone.
         """
-        client = self._client = self._client or self._connect()
+        if self._client is None:
+            self._client = self._connect()
+        client = self._client
         mark = secrets.token_hex(16)
         script = f'exec 2>/dev/null\nT={mark}\n{SHOW}\n{commands}\necho "$T done"\n'
         self._send(client, script.encode("utf-8", "surrogateescape"))

@@ -191,8 +191,10 @@ class SkyPilot(RemoteEngine):
 
 
 def _cluster_line(place: ClusterOfRun) -> str:
-    lines = (line for line in call("status", place.name).splitlines() if line.startswith(place.name))
-    return " ".join(next(lines, "").split())
+    for line in call("status", place.name).splitlines():
+        if line.startswith(place.name):
+            return " ".join(line.split())
+    return ""
 
 
 ENGINE = SkyPilot()

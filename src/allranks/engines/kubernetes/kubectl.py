@@ -155,7 +155,8 @@ class Kubectl:
         if grace == 0:
             hurry.append("--force")
         if KINDS[kind]:
-            self.call("delete", KINDS[kind], *label, f"--cascade={'background' if hurry else 'foreground'}")
+            cascade = "--cascade=background" if hurry else "--cascade=foreground"
+            self.call("delete", KINDS[kind], *label, cascade)
         if hurry or not KINDS[kind]:
             self.call("delete", "pods", *label, *hurry)
 
