@@ -261,7 +261,7 @@ class Stranger:
 class Listener:
     """Admits `count - 1` nodes (rank 0 is this one). `admit(seats, hello, address)` gives the rank or raises Refuse.
 
-    `told` is called, from the listener's thread, with what a person should know; `stopped` with the reason when a
+    `report` is called, from the listener's thread, with what a person should know; `stopped` with the reason when a
     node asks for the run to end; `signalled` with the node's rank and USR1 or USR2 when it got a signal for the ranks.
     """
 

@@ -226,8 +226,8 @@ def _names_of_allranks(launch: NodeLaunch) -> dict[str, str]:
         names.ATTEMPT: str(number),
     }
     launcher = spec.launch.launcher
-    has_own_processes = launcher in (RAY, DRIVER) or is_one_process(launcher, spec.launch.command)
-    if spec.launch.bind != "none" and not has_own_processes:
+    hides_ranks = launcher in (RAY, DRIVER) or is_one_process(launcher, spec.launch.command)
+    if spec.launch.bind != "none" and not hides_ranks:
         ours[names.BIND] = spec.launch.bind
     if place.role:
         ours[names.ROLE] = place.role
@@ -250,7 +250,7 @@ def _names_of_allranks(launch: NodeLaunch) -> dict[str, str]:
 
 def _trackers(environment: Mapping[str, str], run: str) -> dict[str, str]:
     """Give trackers that are in use the name of the run; what the user set stays."""
-    present = "\n".join(["", *environment])
+    present = "\n".join(["", *environment])  # one text, as this is asked for each of thousands of ranks
     used = [names for prefix, names in TRACKERS.items() if f"\n{prefix}" in present]
     return {name: run for names in used for name in names if name not in environment}
 

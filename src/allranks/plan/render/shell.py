@@ -34,6 +34,7 @@ def script(
     module: str,
     options: Sequence[str],
     left_out: Sequence[str],
+    *,
     no_python: str = "--no_python",
     program: Sequence[str] | None = None,
     lines: Sequence[str] = (),
@@ -43,11 +44,13 @@ def script(
     `program` stands in the place of the command's, and `lines` before the command.
     """
     spec = request.spec
-    launcher = launcher_words(spec, spec.launch.python, module, options, left_out, no_python)
-    launcher[:0] = shlex.split(spec.launch.wrap or "")
-    program = read_training(spec).program if program is None else program
+    wrap = shlex.split(spec.launch.wrap or "")
+    launcher = [*wrap, *launcher_words(spec, spec.launch.python, module, options, left_out, no_python)]
+    if program is None:
+        program = read_training(spec).program
     parts = ["#!/bin/bash", f"# {node.node.name}: start this here, and the other nodes' scripts there, in any order"]
-    parts += [PRELUDE % spec.launch.prelude.rstrip("\n")] if spec.launch.prelude else []
+    if spec.launch.prelude:
+        parts.append(PRELUDE % spec.launch.prelude.rstrip("\n"))
     parts.append("set -e")
     if any(isinstance(word, Here) for word in (*launcher, *program)):
         parts.append('here="$(cd "$(dirname "$0")" && pwd)"')

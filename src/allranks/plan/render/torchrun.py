@@ -12,5 +12,6 @@ def torchrun(request: RenderRequest) -> Rendered:
     files: Rendered = {}
     for node in request.plan.nodes:
         options = [f"--{name}={value}" for name, value in arguments(node, request.attempt).items()]
-        files[script_name(node)] = script(request, node, "torch.distributed.run", options, OURS, "--no-python")
+        module = "torch.distributed.run"
+        files[script_name(node)] = script(request, node, module, options, OURS, no_python="--no-python")
     return files
