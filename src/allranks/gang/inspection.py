@@ -16,7 +16,7 @@ from typing import Any
 from allranks.cluster import Cluster, Node
 from allranks.cluster.names import is_address
 from allranks.findings import Finding
-from allranks.plan.network import main_addresses, offered, other_ways
+from allranks.plan.network import Choice, choose_address, main_addresses, offered, other_ways
 from allranks.preflight.check import Check
 from allranks.preflight.judge import judge
 from allranks.preflight.peer_pairs import covered, peers_of
@@ -210,7 +210,8 @@ class Inspection:
         plan_facts = self._plan_facts()
         probes = {name: read_probes(of_node.get("probes")) for name, of_node in facts.items()}
         gate = self.gate or Proof()
-        main = main_addresses(self._spec, gate.name, gate.port, list(gate.addresses), plan_facts, probes)
+        choice = choose_address(self._spec, gate.name, gate.port, plan_facts, probes) if gate.port else Choice(None)
+        main = main_addresses(self._spec.rendezvous.network, gate.addresses, plan_facts, choice.interfaces)
         hosts = [p.node.host for p in self._peers.values()] + [str(f.get("hostname")) for f in facts.values()]
         names = sorted({host for host in hosts if not is_address(host)})
 

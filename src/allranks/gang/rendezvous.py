@@ -134,7 +134,8 @@ class RendezvousCheck:
         if failures or choice.address is None:
             return actions + self.ending.refuse(failures, now)
         roster.master_addr = choice.address
-        main = main_addresses(roster.spec, master, roster.master_port, self._offers(), roster.plan_facts, probes)
+        network = roster.spec.rendezvous.network
+        main = main_addresses(network, self._offers(), roster.plan_facts, choice.interfaces)
         roster.addresses = {**main, master: choice.address}
         seconds = round(now - self._began_at, 3)
         proved = GateProved(choice.address, roster.master_port, seconds, roster.rank_counts)

@@ -435,28 +435,23 @@ MAX_WAYS = 15
 
 
 def main_addresses(
-    spec: RunSpec,
-    master: str,
-    port: int,
+    network: str | None,
     master_addresses: Sequence[str],
     facts: Mapping[str, NodeFacts],
-    probes: Mapping[str, Sequence[AddressProbe]],
+    interfaces: Mapping[str, InterfaceChoice],
 ) -> dict[str, str]:
     """Each node's address on the interface that Gloo will use (the way to the master); without
-    that choice (`port` is 0), the first address that would be offered. Nodes without any are left out."""
+    that choice, the first address that would be offered. Nodes without any are left out."""
     family = next((ip.version for ip in map(_ip, master_addresses) if ip is not None), 4)
-    interfaces = choose_address(spec, master, port, facts, probes).interfaces if port else {}
     addresses = {}
     shared = share_network(facts)  # once: each of the nodes asks
     for name, node in facts.items():
         gloo = interfaces[name].gloo if name in interfaces else None
-        offers = _offers_of(node, shared, spec.rendezvous.network)
-        for local, address, _ in local_addresses(node):
-            if local == gloo and address.scope != "link" and address.family == family:
-                offers.insert(0, address.address)
-                break
-        if offers:
-            addresses[name] = offers[0]
+        of_gloo = [item for local, item, _ in local_addresses(node) if local == gloo and item.family == family]
+        usable = [item.address for item in of_gloo if item.scope != "link"]
+        usable = usable or _offers_of(node, shared, network)
+        if usable:
+            addresses[name] = usable[0]
     return addresses
 
 
