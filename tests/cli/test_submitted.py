@@ -19,6 +19,7 @@ from allranks.engines.following import read_request
 from allranks.engines.signals import Signals
 from allranks.engines.slurm import engine, jobs
 from allranks.engines.slurm.engine import HOPELESS_LOOKS, JobFollower
+from allranks.findings import Finding, Verdict
 from allranks.protocol.run_facts import Fact, RunStart, Stamped, write_line
 from allranks.report.live import OutputView
 from allranks.runs.directory import RunDirectory
@@ -187,6 +188,23 @@ def test_reasons_that_take_turns_are_told_once_and_asked_for_less_often(looks: L
     _, view = looks(*turns * 5, SlurmJob("12", "RUNNING"), pending("Priority"))
     assert [text.split(":")[1].strip() for text in view.told[:2]] == ["Priority", "Resources"]
     assert view.told[2:] == ["running", view.told[0]], "after it ran, the queue is told of again"
+
+
+def test_a_job_that_waits_for_its_second_start_is_asked_for_as_seldom(
+    monkeypatch: pytest.MonkeyPatch, run: RunDirectory
+) -> None:
+    """The result of the first start is there for hours, and slurmctld was asked five times a second."""
+    preempted = Finding("slurm-preempted-or-timeout", "fail", "Slurm ended job 12", check="slurm")
+    write_result(run, ResultDocument(exit=4, verdict=Verdict(preempted, preempted.id, 0.9)), stopped=False)
+    asked: list[str] = []
+    monkeypatch.setattr(jobs, "look", lambda job: asked.append(job) or pending("Priority"))
+    now = [0.0]
+    monkeypatch.setattr(engine.time, "monotonic", lambda: now[0])
+    follower = JobFollower(run, "12", OutputView())
+    for turn in range(600):
+        now[0] = turn / 10
+        assert follower.turn() is None
+    assert len(asked) < 15
 
 
 def test_who_follows_a_job_that_is_cancelled_while_it_waits_says_so(looks: Looks, run: RunDirectory) -> None:

@@ -138,6 +138,7 @@ class JobFollower(FollowedRun):
         self.ask_at = 0.0
         self.pause = ASK_EVERY
         self._last: SlurmJob | None = None
+        self._asked_about: ResultDocument | None = None
         self._hopeless_looks = 0
         self.over_since: float | None = None
 
@@ -149,10 +150,12 @@ class JobFollower(FollowedRun):
             self._first_words = ""
         self._display.turn(self.view, self._on_event)
         result = self.run.read_result()
-        if now >= self.ask_at or (result is not None and _by_slurm(result)):
+        ended_by_slurm = result is not None and _by_slurm(result)
+        if now >= self.ask_at or (ended_by_slurm and result != self._asked_about):
+            self._asked_about = result
             self.ask(now)
-        goes_on = self._last is not None and not self._last.over and not self.stopping
-        if result is not None and not (goes_on and _by_slurm(result)):  # else Slurm starts the job again
+        starts_again = ended_by_slurm and self._last is not None and not self._last.over and not self.stopping
+        if result is not None and not starts_again:
             self._display.turn(self.view, self._on_event)
             return result
         if self.over_since is not None and now - self.over_since > self._patience():
@@ -190,7 +193,7 @@ class JobFollower(FollowedRun):
             self._note_job(jobs.look(self._number), now)
         except jobs.SlurmError as error:
             self._show_state(self._last, str(error))
-        if self.run.has_ended:
+        if self.run.has_ended and not (self._last is not None and self._last.waits):
             self.pause = ASK_EVERY
         self.ask_at = now + self.pause
 
