@@ -121,13 +121,17 @@ class DryRun:
         tests: list[StartedNode] = []
         if spec.tests.test:
             tests = self._started(0, SuiteNodes(tuple(node.name for node in cluster.nodes)))
-        has_program = bool(spec.launch.command or not tests)
+        if spec.launch.command or not tests:
+            nodes = self._started(len(tests[:1]), None)
+        else:
+            nodes = tests
+            tests = []
         handed_over = self._context.handed_over
         self.document = DryRunDocument(
             self._plan.world_size,
             ShippedTree(tree, SYNCED) if tree is not None else None,
-            nodes=self._started(len(tests[:1]), None) if has_program else tests,
-            tests=tests if has_program else [],
+            nodes=nodes,
+            tests=tests,
             spares=[self._reached[node.name] for node in cluster.spares],
             environment=handed_over if handed_over.sentence else None,
             avoided=cluster.avoided,
@@ -186,9 +190,11 @@ class DryRun:
 
         Empty where the command or --python names one, or the prelude may.
         """
-        found = self._interpreter("/")
-        is_of_environment = self._spec.launch.prelude is None and found.how.partition(":")[0] in OF_ENVIRONMENT
-        return found if is_of_environment else Interpreter()
+        interpreter = self._interpreter("/")
+        is_of_environment = interpreter.how.partition(":")[0] in OF_ENVIRONMENT
+        if self._spec.launch.prelude is not None or not is_of_environment:
+            return Interpreter()
+        return interpreter
 
     def _interpreter(self, workdir: str) -> Interpreter:
         """Return the training interpreter that an agent here would find, by its own rules."""
@@ -222,9 +228,9 @@ class DryRun:
         if launch.reach != SSH and self._spec.target.hosts:
             where = "this machine" if self._is_here else "the controller's host"
             lines += ["", f"--reach {launch.reach}: ssh ends once a node has dialled {where}. One that cannot keeps it"]
-        found = self._environment_here()
-        if found.path and self._spec.target.hosts:
-            lines += ["", f"{found.path} is taken where a node has it ({found.how}), else its python3"]
+        interpreter = self._environment_here()
+        if interpreter.path and self._spec.target.hosts:
+            lines += ["", f"{interpreter.path} is taken where a node has it ({interpreter.how}), else its python3"]
         if self._context.handed_over.sentence:
             lines += ["", f"variables {self._context.handed_over.sentence}"]
         ranks = "Without --nproc a node with GPUs starts a rank for each. " if launch.nproc is None else ""
