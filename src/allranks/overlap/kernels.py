@@ -119,4 +119,6 @@ def _first(values: Json) -> Json:
 
 
 def _name(value: Json) -> str:
-    return str(value)[:NAME_LENGTH] if isinstance(value, (str, int)) and value != "undefined" else ""
+    if not isinstance(value, (str, int)) or value == "undefined":
+        return ""
+    return str(value)[:NAME_LENGTH]

@@ -115,8 +115,12 @@ def _gpus(facts: MachineFacts) -> str:
 
 def _interface(name: str, nic: InterfaceSpeed) -> str:
     """Write an interface with its rate where that is known: `eth0 10 Gbit/s mtu 1500`."""
-    speed = f" {nic.speed / 1000:g} Gbit/s" if nic.speed > 0 else ""
-    return name + speed + (f" mtu {nic.mtu}" if nic.mtu > 0 else "")
+    words = [name]
+    if nic.speed > 0:
+        words.append(f"{nic.speed / 1000:g} Gbit/s")
+    if nic.mtu > 0:
+        words.append(f"mtu {nic.mtu}")
+    return " ".join(words)
 
 
 def _rdma(facts: MachineFacts) -> str:

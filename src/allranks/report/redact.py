@@ -360,7 +360,7 @@ def redacted(record: Record, redactor: Redactor) -> Record:
         status=_record(record.status, "status.json", redactor),
         facts=tuple(read_lines(redactor.value(write_line(s), "events.jsonl", at) for at, s in facts)),
         preflight=_record(record.preflight, "evidence/preflight.json", redactor),
-        checks={check: {names(n, "names"): s for n, s in row.items()} for check, row in record.checks.items()},
+        checks={check: _by_hidden_name(row, redactor) for check, row in record.checks.items()},
         tests=tuple(_record(tested, f"{tested.run}/result.json", redactor) for tested in record.tests),
         links=tuple(redactor.value(record.links, "outputs")),
         texts={names(f, "names"): _text(f, text, redactor) for f, text in record.texts.items()},
@@ -371,6 +371,11 @@ def redacted(record: Record, redactor: Redactor) -> Record:
 def _record(record: Part, file: str, redactor: Redactor) -> Part:
     """Redact a document; what no longer fits its field is left out."""
     return decode_parts(type(record), redactor.value(encode(record), file))
+
+
+def _by_hidden_name(row: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
+    """Node names may have to be hidden; statuses are ours."""
+    return {redactor.text(node, "names"): status for node, status in row.items()}
 
 
 def _text(file: str, text: str, redactor: Redactor) -> str:

@@ -262,6 +262,15 @@ def _awaited_line(stamped: Stamped[NodeAwaited]) -> str:
     return f"waiting for {stamped.node}, {waited:.0f} s of {limit} (--node-wait): {message}"
 
 
+def _asked_line(stamped: Stamped[SaveAsked]) -> str:
+    return f"{stamped.fact.reason}: all ranks that call should_save are asked to save at one step"
+
+
+def _passed_line(stamped: Stamped[SuitePassed]) -> str:
+    count = count_of(stamped.fact.ranks, "rank")
+    return f"collective tests passed on {count} in {stamped.fact.seconds:.1f} s: starting the program"
+
+
 def _suspected_line(stamped: Stamped[HangSuspected]) -> str:
     line = f"nothing has moved for {stamped.fact.quiet:.0f} s: taking stack samples of every rank"
     if stamped.fact.limit is None:
@@ -295,22 +304,13 @@ def finding_line(finding: Finding) -> str:
 
 _WRITERS: dict[type, Callable[[Stamped[Any]], str | None]] = dict(
     (
-        on(
-            SuitePassed,
-            lambda stamped: (
-                f"collective tests passed on {count_of(stamped.fact.ranks, 'rank')} "
-                f"in {stamped.fact.seconds:.1f} s: starting the program"
-            ),
-        ),
+        on(SuitePassed, _passed_line),
         on(HangSuspected, _suspected_line),
         on(RoleReady, _ready_line),
         on(FirstStep, lambda stamped: f"first step after {stamped.fact.seconds:.1f} s"),
         on(FaultMessage, lambda stamped: f"note: {stamped.node}: {stamped.fact.message}"),
         on(SignalPassed, lambda stamped: f"{stamped.fact.signal} sent to {count_of(stamped.fact.ranks, 'rank')}"),
-        on(
-            SaveAsked,
-            lambda stamped: f"{stamped.fact.reason}: all ranks that call should_save are asked to save at one step",
-        ),
+        on(SaveAsked, _asked_line),
         on(SaveAgreed, lambda stamped: f"{count_of(stamped.fact.ranks, 'rank')} save at step {stamped.fact.step}"),
         on(SaveDone, lambda stamped: f"{stamped.fact.saved.sentence} in {stamped.fact.seconds:.1f} s"),
         on(JobProgress, lambda stamped: f"job       {stamped.fact.job}: {stamped.fact.message}"),
@@ -404,8 +404,8 @@ def closing_lines(result: ResultDocument) -> list[str]:
     if len(result.attempts) > 1:  # why no further one follows stands in the verdict above
         lines += map(_attempt, result.attempts)
     lines += _role_lines(result)
-    goodput = goodput_line(result.time_ledger, len(result.attempts)) if result.time_ledger is not None else ""
-    lines += [f"goodput   {goodput}"] if goodput else []
+    if result.time_ledger is not None and (goodput := goodput_line(result.time_ledger, len(result.attempts))):
+        lines.append(f"goodput   {goodput}")
     word = {DONE: "done", CTRL_C: "stopped by Ctrl-C", TERMINATED: "stopped"}.get(result.exit, "failed")
     after = f"after {result.timing.total or 0.0:.1f} s"
     if len(result.attempts) > 1:
