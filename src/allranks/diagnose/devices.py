@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from allranks.findings import Finding, Where
@@ -81,13 +81,15 @@ def device_reason(rank: int, node: str, of_nodes: Mapping[str, Devices]) -> Reas
     """Say what slows the GPU of a rank, or its node's ports, and no other of the run; None where nothing shows."""
     devices = of_nodes.get(node, Devices())
     pair = devices.gpu(rank)
-    waits = [_grown(one, port, "port_xmit_wait") for one in of_nodes.values() for port in one.now.ports]
-    usual = sorted(waits)[len(waits) // 2] if waits else 0
-    reasons = [_slow_port(node, devices, port, usual) for port in devices.now.ports]
     if pair is not None:
         others = [gpu for one in of_nodes.values() for gpu in one.now.gpus if gpu is not pair[0]]
-        reasons.insert(0, _slow_gpu(node, *pair, others))
-    return next(filter(None, reasons), None)
+        reason = _slow_gpu(node, *pair, others)
+        if reason is not None:
+            return reason
+    waits = [_grown(one, port, "port_xmit_wait") for one in of_nodes.values() for port in one.now.ports]
+    usual = sorted(waits)[len(waits) // 2] if waits else 0
+    reasons = (_slow_port(node, devices, port, usual) for port in devices.now.ports)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def _slow_gpu(node: str, gpu: GpuCounters, before: GpuCounters, others: Sequence[GpuCounters]) -> Reason | None:
@@ -95,38 +97,34 @@ def _slow_gpu(node: str, gpu: GpuCounters, before: GpuCounters, others: Sequence
     usual_clock = usual[len(usual) // 2] if usual else gpu.clock_max
     is_slow = 0 < gpu.clock < SLOWER * usual_clock
     clocks = f"its GPU runs at {gpu.clock} MHz, the others at {usual_clock}"
-    why = next((words for bit, words in HELD if gpu.held & bit), "")
-    lanes = min((one.pcie_width for one in others if one.pcie_width), default=0)
-    ecc = gpu.ecc - before.ecc
-    repeated = gpu.pcie_replays - before.pcie_replays
-    errors = gpu.nvlink_errors - before.nvlink_errors
+    evidence = (f"{gpu.address}: {gpu.clock} of {gpu.clock_max} MHz, NVML's reasons {gpu.held:#x}",)
     query = f"ssh {node} 'nvidia-smi -q -i {gpu.address}'"
     reseat = f"have the card of {node} reseated: `{query}`"
-    own_clocks = f"give it its own clocks back: `ssh {node} 'sudo nvidia-smi -i {gpu.address} -rgc'`"
-    links = f"look at its links: `ssh {node} 'nvidia-smi nvlink -e -i {gpu.address}'`"
-    reasons = (
-        (is_slow and why != "", f"{clocks}. {why} holds it back", f"check the fans and the power of {node}: `{query}`"),
-        (
-            is_slow and gpu.held & POWER_CAP,
-            f"{clocks}. Its power limit holds it back",
-            f"compare the power limits: `{query}`",
-        ),
-        (is_slow and gpu.held & CLOCK_SET, f"{clocks}. Its clock was set", own_clocks),
-        (0 < gpu.pcie_width < lanes, f"its GPU has {gpu.pcie_width} PCIe lanes, the others {lanes}", reseat),
-        (
-            ecc > 0,
-            f"its GPU counted {ecc} uncorrected ECC errors",
-            f"leave {node} out, and have the card tested: `{query}`",
-        ),
-        (repeated >= REPLAYS, f"its GPU's PCIe link repeated {repeated} packets", reseat),
-        (errors >= REPLAYS, f"its NVLinks counted {errors} errors", links),
-    )
-    evidence = (f"{gpu.address}: {gpu.clock} of {gpu.clock_max} MHz, NVML's reasons {gpu.held:#x}",)
-    return _first(reasons, evidence)
-
-
-def _first(reasons: Iterable[tuple[bool | int, str, str]], evidence: tuple[str, ...] = ()) -> Reason | None:
-    return next((Reason(words, remedy, True, evidence) for holds, words, remedy in reasons if holds), None)
+    why = next((words for bit, words in HELD if gpu.held & bit), "")
+    if is_slow and why:
+        remedy = f"check the fans and the power of {node}: `{query}`"
+        return Reason(f"{clocks}. {why} holds it back", remedy, True, evidence)
+    if is_slow and gpu.held & POWER_CAP:
+        remedy = f"compare the power limits: `{query}`"
+        return Reason(f"{clocks}. Its power limit holds it back", remedy, True, evidence)
+    if is_slow and gpu.held & CLOCK_SET:
+        remedy = f"give it its own clocks back: `ssh {node} 'sudo nvidia-smi -i {gpu.address} -rgc'`"
+        return Reason(f"{clocks}. Its clock was set", remedy, True, evidence)
+    lanes = min((one.pcie_width for one in others if one.pcie_width), default=0)
+    if 0 < gpu.pcie_width < lanes:
+        words = f"its GPU has {gpu.pcie_width} PCIe lanes, the others {lanes}"
+        return Reason(words, reseat, True, evidence)
+    if gpu.ecc > before.ecc:
+        words = f"its GPU counted {gpu.ecc - before.ecc} uncorrected ECC errors"
+        return Reason(words, f"leave {node} out, and have the card tested: `{query}`", True, evidence)
+    repeated = gpu.pcie_replays - before.pcie_replays
+    if repeated >= REPLAYS:
+        return Reason(f"its GPU's PCIe link repeated {repeated} packets", reseat, True, evidence)
+    errors = gpu.nvlink_errors - before.nvlink_errors
+    if errors >= REPLAYS:
+        remedy = f"look at its links: `ssh {node} 'nvidia-smi nvlink -e -i {gpu.address}'`"
+        return Reason(f"its NVLinks counted {errors} errors", remedy, True, evidence)
+    return None
 
 
 def _grown(devices: Devices, port: PortCounters, *names: str) -> int:
@@ -137,24 +135,14 @@ def _grown(devices: Devices, port: PortCounters, *names: str) -> int:
 def _slow_port(node: str, devices: Devices, port: PortCounters, usual_wait: int) -> Reason | None:
     name = f"port {port.port} of {node}"
     symbols = _grown(devices, port, "symbol_error")
+    if symbols >= SYMBOLS:
+        return Reason(f"{name} counted {symbols} symbol errors", f"replace the cable of {port.port} on {node}", True)
     lost = _grown(devices, port, "out_of_sequence", "packet_seq_err", "retrans_pkts")
+    if lost >= OUT_OF_ORDER:
+        words = f"{name} counted {lost} packets out of sequence or sent again"
+        return Reason(words, "look at the switches for lost packets: PFC, ECN, and the load of each path", True)
     waited = _grown(devices, port, "port_xmit_wait")
-    return _first(
-        (
-            (
-                symbols >= SYMBOLS,
-                f"{name} counted {symbols} symbol errors",
-                f"replace the cable of {port.port} on {node}",
-            ),
-            (
-                lost >= OUT_OF_ORDER,
-                f"{name} counted {lost} packets out of sequence or sent again",
-                "look at the switches for lost packets: PFC, ECN, and the load of each path",
-            ),
-            (
-                waited >= LEAST_WAIT and waited > WAITED * usual_wait,
-                f"{name} could not send for {waited} ticks, the usual port for {usual_wait}",
-                f"look for what fills the path of {port.port}: other jobs, a slow receiver",
-            ),
-        )
-    )
+    if waited >= LEAST_WAIT and waited > WAITED * usual_wait:
+        words = f"{name} could not send for {waited} ticks, the usual port for {usual_wait}"
+        return Reason(words, f"look for what fills the path of {port.port}: other jobs, a slow receiver", True)
+    return None

@@ -269,9 +269,12 @@ def _unequal(group: RecordedGroup, by_rank: Recorded) -> Iterator[str]:
             if not is_send or peer not in by_rank:
                 continue
             received = _by_peer(by_rank[peer], group).get((rank, False), [])
-            sizes = [one.amount for one in (*sent[:1], *received[:1]) if one.elements]
-            if len(sent) == len(received) and len(set(sizes)) == 2:
-                yield f"rank {rank} sends {sizes[0]} to rank {peer}, which receives {sizes[1]}"
+            if len(sent) != len(received):
+                continue
+            one = sent[0]
+            other = received[0]
+            if one.elements and other.elements and one.amount != other.amount:
+                yield f"rank {rank} sends {one.amount} to rank {peer}, which receives {other.amount}"
 
 
 def _unmatched(group: RecordedGroup, by_rank: Recorded, mute: Collection[int]) -> Iterator[Unmatched]:

@@ -67,8 +67,9 @@ def _rule(
         first = group.first
         reading = read(incident, group)
         where = group.where()
-        culprits = reading.culprits or (frozenset() if group.is_shared else group.ranks)
-        if reading.culprits:
+        culprits = frozenset() if group.is_shared else group.ranks
+        if reading.culprits:  # it names others
+            culprits = reading.culprits
             where = place_of(incident, culprits)
         further = further_words(incident, first.rank)
         return replace(
@@ -151,12 +152,17 @@ def _neighbours(failure: Failure, quoted: ExceptionLink) -> tuple[ExceptionLink 
     """Find what the quoted exception came from and what it led to, without what repeats it or tells of a peer."""
     assert failure.raised is not None
     links = telling(failure.raised)
-    inner, outer = (
-        None if (link.name, link.text) == (quoted.name, quoted.text) else link for link in (links[-1], links[0])
+    inner = links[-1]
+    outer = links[0]
+    of_peer = lost_peer(outer.type, outer.text) and row_of_exception(outer.type, outer.text) is None
+    return (
+        None if _is_same(inner, quoted) else inner,
+        None if _is_same(outer, quoted) or of_peer else outer,
     )
-    if outer is not None and lost_peer(outer.type, outer.text) and row_of_exception(outer.type, outer.text) is None:
-        outer = None
-    return inner, outer
+
+
+def _is_same(one: ExceptionLink, other: ExceptionLink) -> bool:
+    return (one.name, one.text) == (other.name, other.text)
 
 
 # What numbers that are wrong can end a program with: a count, an index, a loss that is not finite.
@@ -309,23 +315,24 @@ RUNNER = "/runner.py"
 def _exited(incident: Incident, group: AlikeFailures) -> Candidate:
     """Read a code without an exception: sys.exit, a refused argument, an absent script, a shell's 127."""
     end = group.first.exit
-    cause, confidence, what, remedy = _read_code(incident, group, end)
-    last = ""
-    if remedy is None:
-        last = one_line("".join(last_lines(end.tail, 1)), SHORT)
-        remedy = ""
-        if not last:
-            what += " and printed nothing"
-            remedy = f"look for sys.exit({end.fact.code}) and os._exit({end.fact.code}) in the program and in what it "
-            remedy += "calls"
-    words = name_with(what, group.pid)
+    code = end.fact.code
+    threads = thread_words(end.tail)
+    stated = _stated(incident, end)
+    if stated is not None:
+        return replace(stated, message=name_with(stated.message, group.pid) + threads)
+    alone = group.scope == "all" or incident.world_size == 1  # no rank went on
+    cause = "program-exception" if alone else "rank-exited-early"
+    last = _last_line(end)
     if last:
-        words += f", its last line: {last}"
-    return Candidate(cause, confidence, words + thread_words(end.tail), remedy)
+        message = name_with(f"ended with code {code}", group.pid)
+        return Candidate(cause, 0.6, f"{message}, its last line: {last}{threads}")
+    message = name_with(f"ended with code {code} and printed nothing", group.pid) + threads
+    remedy = f"look for sys.exit({code}) and os._exit({code}) in the program and in what it calls"
+    return Candidate(cause, 0.6, message, remedy)
 
 
-def _read_code(incident: Incident, group: AlikeFailures, end: RankEnd) -> tuple[str, float, str, str | None]:
-    """Give cause, confidence, what the rank did, and the remedy; None where only its last line may tell one."""
+def _stated(incident: Incident, end: RankEnd) -> Candidate | None:
+    """Read what a rank's code and its last words state; None where only the program can tell."""
     absent = NO_SCRIPT.search(end.tail) if end.fact.code == 2 else None
     if absent:
         why = absent[3] or "no __main__ there"
@@ -336,10 +343,11 @@ def _read_code(incident: Incident, group: AlikeFailures, end: RankEnd) -> tuple[
         if script.endswith(RUNNER):  # allranks' own: only a container hides it
             remedy = f"mount {script.removesuffix(RUNNER)} into the container of --wrap (Apptainer: --bind DIRECTORY)"
         cause = "permission-denied" if absent[2] == "13" else "remote-path-missing"
-        return cause, 0.95, f"could not open the script {script}: {why.rstrip(']')}", remedy
+        return Candidate(cause, 0.95, f"could not open the script {script}: {why.rstrip(']')}", remedy)
     if end.fact.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE):
         refusals = [one_line(line) for line in end.tail.splitlines() if "error: " in line]
-        return "bad-launch-arguments", 0.95, ": ".join(("refused the arguments of the program", *refusals[-1:])), ""
+        message = ": ".join(("refused the arguments of the program", *refusals[-1:]))
+        return Candidate("bad-launch-arguments", 0.95, message)
     lacking = no_module(end.tail)
     if lacking:
         module = lacking["module"] or lacking["parent"]
@@ -348,16 +356,18 @@ def _read_code(incident: Incident, group: AlikeFailures, end: RankEnd) -> tuple[
         remedy += "interpreter with --python"
         if "PYTHONPATH" in incident.withheld:
             remedy = WITH_PYTHONPATH
-        return "missing-module", 0.95, f"found no module {module} in {python}", remedy
+        return Candidate("missing-module", 0.95, f"found no module {module} in {python}", remedy)
     row = LOST_ENVIRONMENT
     if row.find(end.tail):
-        return row.cause, row.confidence, f"began without RANK: {row.means}", row.fix
-    what = f"ended with code {end.fact.code}"
+        return Candidate(row.cause, row.confidence, f"began without RANK: {row.means}", row.fix)
     if end.fact.code in NOT_STARTED:
-        what = with_reason(what, one_line("".join(last_lines(end.tail, 1)), SHORT))
-        return NOT_STARTED[end.fact.code], 0.8, what, "check the command, PATH and --prelude on the node"
-    alone = group.scope == "all" or incident.world_size == 1  # no rank went on
-    return "program-exception" if alone else "rank-exited-early", 0.6, what, None
+        message = with_reason(f"ended with code {end.fact.code}", _last_line(end))
+        return Candidate(NOT_STARTED[end.fact.code], 0.8, message, "check the command, PATH and --prelude on the node")
+    return None
+
+
+def _last_line(end: RankEnd) -> str:
+    return one_line("".join(last_lines(end.tail, 1)), SHORT)
 
 
 RULES = {
