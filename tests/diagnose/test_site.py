@@ -93,6 +93,9 @@ def test_the_charge_of_a_new_cause_decides_about_another_attempt(charge: dict[st
         ({"pattern": r"(\w)\1 tripped"}, "back references"),
         ({"pattern": "(?i)tripped"}, "a pattern takes no flags"),
         ({"pattern": "tripped ("}, "is not a valid pattern"),
+        ({"pattern": "* tripped"}, "is not a valid pattern"),
+        ({"pattern": "(feed|fan tripped)"}, "at least 4 characters of plain text"),
+        ({"pattern": "(feed tripped)?"}, "at least 4 characters of plain text"),
         ({"pattern": r"\w+ \d+"}, "at least 4 characters of plain text"),
         ({"pattern": "tripped|x"}, "at least 4 characters of plain text"),
         ({"pattern": "tripped" + "a*b" * 9}, "more than 6 repetitions"),
@@ -103,6 +106,23 @@ def test_what_is_refused_is_named(change: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as refused:
         decoded(QUOTA, {**FEED, **change})
     assert str(refused.value).startswith("signatures.toml, signature 2: ")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line"),
+    [
+        (r"(?P<gpu>\d+) (?P<what>feed tripped)", "3 feed tripped"),
+        (r"(rack (?:feed )tripped)", "rack feed tripped"),
+        (r"\x52ack-feed", "Rack-feed"),
+        (r"rack\u002dfeed", "rack-feed"),
+        (r"[]a]feed [^]] tripped", "]feed 7 tripped"),
+        (r"feed \\1 tripped", "feed \\1 tripped"),
+    ],
+)
+def test_a_pattern_as_python_writes_it_finds_its_line(pattern: str, line: str) -> None:
+    """Its plain text is looked for first: taken from a wrong place, no line would ever have it."""
+    (row,), _ = decoded({**FEED, "pattern": pattern})
+    assert row.find(line) is not None
 
 
 def test_an_id_is_there_once_and_a_file_has_tables_alone() -> None:

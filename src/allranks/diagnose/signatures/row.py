@@ -47,7 +47,7 @@ def bounded(pattern: str) -> str:
     in_set = False
     for token in _TOKENS.findall(pattern):
         if token in ("*", "+") and not in_set:
-            most = GAP if out[-1] == "." else WORD
+            most = GAP if out[-1:] == ["."] else WORD
             out.append(f"{{{int(token == '+')},{most}}}")
             continue
         if token == "[":

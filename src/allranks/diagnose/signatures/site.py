@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from allranks.errors import ConfigError
 from allranks.protocol.jsontext import Json
@@ -118,9 +119,22 @@ def _charge(row: Row, table: Mapping[str, Json], place: str) -> Charge:
 
 # -- a pattern's plain text, and its cost ----------------------------------------------------------------
 
-_PARTS = re.compile(r"\\.|\[\^?\]?|\{[\d,]{0,9}\}|\(\?(?:P<\w{0,60}>|:)|.")
-_OTHER = re.compile(r"\(\?(?!P<|:)|\(\?P[^<]|\\[1-9]")
+_PARTS = re.compile(
+    r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\(?:x\w\w|u\w{4}|U\w{8}|N\{[^}]*\}|0[0-7]{0,2}|.)|\{[\d,]{0,9}\}|"
+    r"\(\?(?:P<\w{0,60}>|.)|.",
+    re.DOTALL,
+)
+_OTHER = re.compile(r"\(\?(?!P<|:)|\\[1-9]")
 _ONCE = frozenset({"?", "{1}", "{0,1}", "{,1}"})
+
+
+@dataclass
+class _Group:
+    """A group of a pattern: what there was before it, and whether it is a choice."""
+
+    repeats: int
+    runs: int
+    is_choice: bool = False
 
 
 def _literals_of(pattern: str, place: str) -> tuple[str, ...]:
@@ -133,37 +147,44 @@ def _literals_of(pattern: str, place: str) -> tuple[str, ...]:
         re.compile(bounded(pattern))
     except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(f"{place}: {pattern!r} is not a valid pattern, {error}") from None
-    if _OTHER.search(pattern):
-        raise ConfigError(f"{place}: back references and conditions are not taken")
-    runs = [[""]]  # of plain characters outside of groups, by alternative
-    opened: list[int] = []  # repetitions before each group that is open
+    literals: list[str] = []  # of the alternatives before
+    runs = [""]  # of plain characters that every match of this alternative has
+    opened: list[_Group] = []
+    ended: _Group | None = None  # the group that has just ended
     repeats = 0
-    inside = 0  # repetitions of the group that has just ended
-    in_class = False
     for part in _PARTS.findall(pattern):
-        if in_class:
-            in_class = part != "]"
-            continue
-        in_class = part[0] == "["
-        is_repeat = part[0] in "*+?{" and part != "{"
-        if is_repeat and part not in _ONCE:
-            repeats += 1
-            if inside:
-                raise ConfigError(f"{place}: a repetition stands inside another one, which can take for ever")
-        if part == ")":
-            inside = repeats - opened.pop()
+        before = ended
+        ended = None
+        if _OTHER.match(part):
+            raise ConfigError(f"{place}: back references and conditions are not taken")
+        if part[0] in "*+?{" and part != "{":  # a repetition: what it repeats may not be there at all
+            if part not in _ONCE:
+                repeats += 1
+                if before is not None and before.repeats < repeats - 1:
+                    raise ConfigError(f"{place}: a repetition stands inside another one, which can take for ever")
+            if before is not None:
+                del runs[before.runs :]
+            else:
+                runs[-1] = runs[-1][:-1]
+            runs.append("")
+        elif part[0] == "(":
+            opened.append(_Group(repeats, len(runs)))
+            runs.append("")
+        elif part == ")":
+            ended = opened.pop()
+            if ended.is_choice:
+                del runs[ended.runs :]
+            runs.append("")
+        elif part == "|" and opened:
+            opened[-1].is_choice = True
+            runs.append("")
+        elif part == "|":
+            literals.append(max(runs, key=len))
+            runs = [""]
+        elif part in ".^$" or part[0] == "[" or (part[0] == "\\" and part[1].isalnum()):
+            runs.append("")
         else:
-            inside = 0
-        if part[0] == "(":
-            opened.append(repeats)
-        if part == "|" and not opened:
-            runs.append([""])
-        elif is_repeat and not opened:
-            runs[-1] += [runs[-1].pop()[:-1], ""]
-        elif opened or part in ".^$)" or in_class or (part[0] == "\\" and part[1].isalnum()):
-            runs[-1].append("")
-        else:
-            runs[-1][-1] += part[-1]
+            runs[-1] += part[-1]
     if repeats > REPEATS:
         raise ConfigError(f"{place}: more than {REPEATS} repetitions")
-    return tuple(max(of_one, key=len) for of_one in runs)
+    return (*literals, max(runs, key=len))
