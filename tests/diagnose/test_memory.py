@@ -130,6 +130,8 @@ def test_what_is_no_number_or_another_option_gives_no_figure() -> None:
     found = read_setting(["train.py", "--batch", "4", "--batch-sizes", "9"])
     assert (found.batch, found.option("batch"), found.workers) == (4, "--batch", None)
     assert read_setting(["train.py", "--batch-size", "many"]).batch is None
+    assert read_setting(["train.py", "--length", "500"]).length is None, "of a dataset, perhaps"
+    assert read_setting(["train.py", "--max_seq_len", "500"]).length == 500
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ _NAMES = {
     "batch": r"(?:local-|(?:per-(?:device|gpu)-)?(?:train-)?(?:micro-)?)batch(?:-size)?|mbs|"
     r"train-micro-batch-size-per-gpu",
     "accumulation": r"(?:grad(?:ient)?-)?accum(?:ulation)?(?:-steps)?|accumulate-grad-batches",
-    "length": r"(?:max-)?(?:seq(?:uence)?-)?len(?:gth)?|context(?:-length)?|block-size|model-max-length|cutoff-len",
+    "length": r"(?:max-|(?:max-)?seq(?:uence)?-)len(?:gth)?|context(?:-length)?|block-size|model-max-length|cutoff-len",
     "pixels": r"(?:image-|video-)?max-pixels",
     "stage": r"zero-stage",
     "workers": r"(?:dataloader-)?(?:num-)?workers",
