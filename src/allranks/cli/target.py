@@ -28,7 +28,7 @@ IN_CONTAINERS = ("k8s", "sky")  # `allranks join` inside makes relative paths ab
 def resolve_options(
     options: Mapping[str, Json], config: str | None, renderer: str = "", keeps_roles: bool = False
 ) -> Resolved:
-    """Resolve the settings, with a note for each disagreement; without a target, for the Slurm allocation around us.
+    """Resolve the settings of all sources; without a target, for the Slurm allocation around us.
 
     `keeps_roles`: the command looks at the nodes of each role. One that takes no --role looks at all nodes alike.
     Raise UsageError for options that this target, or this renderer, has no use for, and for names of nothing.
@@ -147,7 +147,7 @@ def unknown_name(option: str, name: str, what: str, candidates: Iterable[str]) -
 
 
 def say_notes(resolved: Resolved) -> None:
-    """Write on standard error where settings disagree, and which are from variables.
+    """Write remarks on the settings to standard error, and which of them are from variables of other tools.
 
     Standard output is for the answer, with `--json` too.
     """
