@@ -170,7 +170,7 @@ def test_a_small_log_is_whole(tmp_path: Path) -> None:
 def test_a_large_log_has_its_ends_with_the_right_numbers(tmp_path: Path, end: bytes) -> None:
     path = tmp_path / "f.log"
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(1, 50_001)) + end)
-    found = read_ends(path.open("rb"), 1000, 2000)
+    found = read_ends(LOG, path.open("rb"), 1000, 2000)
     assert found.total == 50_000 + bool(end)
     first = found.total - len(found.tail) + 1
     for number, line in [*enumerate(found.head, 1), *enumerate(found.tail, first)]:
@@ -182,7 +182,7 @@ def test_a_large_log_has_its_ends_with_the_right_numbers(tmp_path: Path, end: by
 def test_a_log_that_ends_in_a_long_progress_bar_has_its_last_state(tmp_path: Path) -> None:
     path = tmp_path / "f.log"
     path.write_bytes(b"start\n" + b"".join(b"\r%5d of 9000 batches" % number for number in range(9000)))
-    found = read_ends(path.open("rb"), 1000, 2000)
+    found = read_ends(LOG, path.open("rb"), 1000, 2000)
     assert (found.total, found.tail, found.context) == (2, [" 8999 of 9000 batches"], 0)
 
 
@@ -191,7 +191,7 @@ def test_a_private_key_across_the_beginning_of_the_end(tmp_path: Path) -> None:
     key = "\n".join(["-----BEGIN PRIVATE KEY-----", *body, "-----END PRIVATE KEY-----"])
     path = tmp_path / "f.log"
     path.write_text("\n".join(["filler"] * 30_000 + [key] + ["after"] * 200) + "\n")
-    found = read_ends(path.open("rb"), 100, 3000)
+    found = read_ends(LOG, path.open("rb"), 100, 3000)
     assert any("KEYkey" in line for line in found.tail[found.context :])
     redactor = Redactor()
     shown = redacted(record(excerpts=(found,)), redactor).excerpts[0]

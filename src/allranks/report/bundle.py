@@ -93,8 +93,8 @@ class Bundle:
         elif b"\0" in beginning:
             entry.write(b"[no text]\n")
         else:
-            ends = read_ends(file, budget // 4, budget - budget // 4)
-            shown = self.redactor.excerpt(ends._replace(log=LogName(name, "", None, 0)))
+            log = LogName(name, node="", rank=None, attempt=0)
+            shown = self.redactor.excerpt(read_ends(log, file, budget // 4, budget - budget // 4))
             hidden = shown.total - len(shown.head) - len(shown.tail)
             left_out = [f"[… {hidden:,} {plural(hidden, 'line is', 'lines are')} left out]"] if hidden else []
             lines = [*shown.head, *left_out, *shown.tail]

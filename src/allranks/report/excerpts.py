@@ -18,7 +18,6 @@ CONTEXT = 64 << 10  # bytes before the end of a log that a redactor reads: a pri
 BLOCK = 4 << 20
 HEAD = 4 << 10  # bytes of each log
 TAIL = 12 << 10
-NO_LOG = LogName("", "", None, 0)
 _LOG = re.compile(r"(?:nccl_|ray_)?rank_(\d+)\.log\Z|node\.log\Z")
 
 
@@ -42,18 +41,18 @@ def excerpt(log: LogName, path: Path) -> Excerpt | None:
     """Read the beginning and the end of a log; None where it can't be read."""
     try:
         with open_dense(path) as file:
-            return read_ends(file, HEAD, TAIL)._replace(log=log)
+            return read_ends(log, file, HEAD, TAIL)
     except OSError:
         return None
 
 
-def read_ends(file: IO[bytes], head: int, tail: int) -> Excerpt:
+def read_ends(log: LogName, file: IO[bytes], head: int, tail: int) -> Excerpt:
     """Read the first `head` and the last `tail` bytes of a file, in whole lines; all of one that has no more."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     if size <= head + tail:
-        lines = _lines(file.read())
-        return Excerpt(NO_LOG, size, len(lines), lines)
+        lines = _lines(file.read(size))
+        return Excerpt(log, size, len(lines), lines)
     first = file.read(head)
     file.seek(0)
     total = _count(file)
@@ -64,7 +63,7 @@ def read_ends(file: IO[bytes], head: int, tail: int) -> Excerpt:
         end = end.partition(b"\n" if b"\n" in end else b"\r")[2]
     last = _lines(end)
     context = min(len(last), end.count(b"\n", 0, max(0, len(end) - tail)))
-    return Excerpt(NO_LOG, size, total, _lines(first[: first.rfind(b"\n") + 1]), last, context)
+    return Excerpt(log, size, total, _lines(first[: first.rfind(b"\n") + 1]), last, context)
 
 
 def _count(file: IO[bytes]) -> int:
