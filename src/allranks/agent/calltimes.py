@@ -53,13 +53,13 @@ def look_at(ranks: Dict[int, Process], node_dir: str) -> Dict[int, SuspectLook]:
     looks: Dict[int, SuspectLook] = {}
     for rank, process in ranks.items():
         after = counted(process.pid)
-        gone = before[rank]
+        earlier = before[rank]
         looks[rank] = SuspectLook(
             tuple(samples[rank]),
             tuple(at),
-            max(0, after.periods - gone.periods),
-            max(0, after.throttled - gone.throttled),
-            round(max(0.0, after.stood - gone.stood), 3),
+            max(0, after.periods - earlier.periods),
+            max(0, after.throttled - earlier.throttled),
+            round(max(0.0, after.stood - earlier.stood), 3),
         )
     return looks
 

@@ -165,12 +165,12 @@ class DeviceReader:
 
 def _ports() -> List[str]:
     """Name the ports that are up: one without a cable says nothing."""
-    found = []
+    ports = []
     for device in sorted(names_in(PORTS)):
         for port in sorted(names_in(os.path.join(PORTS, device, "ports"))):
             if "ACTIVE" in read_text(os.path.join(PORTS, device, "ports", port, "state")):
-                found.append("%s/%s" % (device, port))
-    return found
+                ports.append("%s/%s" % (device, port))
+    return ports
 
 
 # -- NVML ------------------------------------------------------------------------------------------------

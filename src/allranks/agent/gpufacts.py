@@ -41,11 +41,11 @@ def addresses(environ: Mapping[str, str], root: str = "/") -> List[str]:
 
     Raise ValueError for a part of a GPU (MIG), which has none."""
     nvidia = _nvidia_addresses(root)
-    found = nvidia or _amd_addresses(root)
+    devices = nvidia or _amd_addresses(root)
     for name in _choosing(environ, is_nvidia=bool(nvidia)):
-        chosen = [_named(word, found) for word in visible(environ[name], len(found))]
-        found = {address: found[address] for address in chosen if address}
-    return list(found)
+        chosen = [_named(word, devices) for word in visible(environ[name], len(devices))]
+        devices = {address: devices[address] for address in chosen if address}
+    return list(devices)
 
 
 def _choosing(environ: Mapping[str, str], is_nvidia: bool) -> List[str]:
@@ -79,36 +79,36 @@ def own_gpus(seen: Mapping[int, SeenGpus]) -> Dict[str, List[int]]:
     return ranks
 
 
-def _named(word: str, found: Mapping[str, str]) -> str:
+def _named(word: str, devices: Mapping[str, str]) -> str:
     """Give the address of the GPU with this number or the beginning of this UUID."""
     if word.isdecimal():
-        return list(found)[int(word)]
+        return list(devices)[int(word)]
     if word.startswith("MIG-"):
         raise ValueError("ranks see a part of a GPU, %s" % word)
-    return next((address for address, uuid in found.items() if uuid.startswith(word)), "")
+    return next((address for address, uuid in devices.items() if uuid.startswith(word)), "")
 
 
 def _nvidia_addresses(root: str) -> Dict[str, str]:
     """UUIDs by address, in the order of addresses, as CUDA counts GPUs of one kind. A job may have but some devices."""
-    found = {}
+    devices = {}
     directory = os.path.join(root, "proc/driver/nvidia/gpus")
     for address in sorted(names_in(directory)):
         lines = read_text(os.path.join(directory, address, "information")).splitlines()
         words = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         device = os.path.join(root, "dev/nvidia" + words.get("Device Minor", "?"))
         if os.access(device, os.R_OK | os.W_OK):  # the kernel asks the control group here too
-            found[address] = words.get("GPU UUID", "")
-    return found
+            devices[address] = words.get("GPU UUID", "")
+    return devices
 
 
 def _amd_addresses(root: str) -> Dict[str, str]:
     """UUIDs by address, of the devices that KFD gives, in its order."""
-    found = {}
+    devices = {}
     for values in _amd_devices(root):
         place = int(values.get("location_id", "0"))  # bus, device and function, as PCI has them
         address = "%04x:%02x:%02x.%x" % (int(values.get("domain", "0")), place >> 8, place >> 3 & 31, place & 7)
-        found[address] = "GPU-%x" % int(values.get("unique_id", "0"))
-    return found
+        devices[address] = "GPU-%x" % int(values.get("unique_id", "0"))
+    return devices
 
 
 def _has_mig(capabilities: str) -> bool:

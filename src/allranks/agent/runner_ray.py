@@ -165,8 +165,8 @@ class RayNode:
             code = os.WEXITSTATUS(status) or 1
             how = "ended with code %d" % os.WEXITSTATUS(status)
         # what it has said of its own failure: `[…] C pid tid] (raylet) file.cc:7:  text`
-        said = FATAL.findall(text_of(os.path.join(self.folder, name + ".out"), -TAIL))
-        why = " ".join(said[-1].split())[:MOST_WORDS] if said else ""
+        failures = FATAL.findall(text_of(os.path.join(self.folder, name + ".out"), -TAIL))
+        why = " ".join(failures[-1].split())[:MOST_WORDS] if failures else ""
         print("%s: %s (pid %d) %s%s" % (self.name, name, pid, how, ": " + why if why else ""), flush=True)
         if number:
             if number != signal.SIGKILL:
