@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import zipfile
 from pathlib import Path
 
@@ -69,6 +70,8 @@ def test_what_is_in_it(tmp_path: Path) -> None:
         "run/logs/node_01_h2/rank_003.log", "tests/test-1/result.json", "tests/test-1/stages/test-1-h1/result.json",
         *(f"run/{name}" for name in FILES),
     }  # fmt: skip
+    assert f"- {len(found)} files. report.html is the page" in found["summary.md"]
+    assert set(re.findall(r"see (\S+)", found["summary.md"])) <= set(found)
     assert json.loads(found["redactions.json"]) == {"schema": 1, "redacted": []}
     assert json.loads(found["verdict.json"])["cause"] == "program-exception"
     assert found["run/outputs/rank_00_metrics.jsonl"] == '{"step": 1}\nnot json\n'

@@ -139,5 +139,7 @@ def _bundle(hidden: Sequence[Hidden], files: int) -> list[str]:
     if count:
         kinds = ", ".join(sorted({place.kind for place in hidden}))
         secrets = f"{count_of(count, 'secret')} {plural(count, 'was', 'were')} hidden ({kinds}): see redactions.json"
-    contents = f"{count_of(files, 'file')}, see contents.json"
-    return [f"- {contents}. report.html is the page. Of large logs only beginning and end are here", f"- {secrets}"]
+    return [
+        f"- {count_of(files, 'file')}. report.html is the page. Of large logs only beginning and end are here",
+        f"- {secrets}",
+    ]
