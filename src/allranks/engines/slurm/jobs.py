@@ -25,6 +25,8 @@ _LOOK_UP = (
     (re.compile("node configuration|generic resource", re.IGNORECASE), "sinfo -o '%P %D %c %m %G'"),
     (re.compile("option"), "sbatch --help"),
 )
+_KILL_WAIT = re.compile(r"\bKillWait\s*=\s*(\d+) sec")
+_GRACE_TIME = re.compile(r"\bGraceTime=(\d+)")
 _NO_CLUSTER = re.compile(r"configuration source|slurm_load_ctl_conf|DNS SRV")
 
 
@@ -108,12 +110,12 @@ def _update(job: str, may_be: Callable[[SlurmJob], bool], what: str) -> bool:
 
 def kill_wait() -> int | None:
     """Return seconds from Slurm's SIGTERM to its SIGKILL; None where that is not known."""
-    return _seconds(r"\bKillWait\s*=\s*(\d+) sec", configuration)
+    return _seconds(_KILL_WAIT, configuration)
 
 
 def grace_time(partition: str) -> int | None:
     """Return seconds from a preemption in a partition to its jobs' end; None where that is not known."""
-    return _seconds(r"\bGraceTime=(\d+)", lambda: _shown("partition", partition))
+    return _seconds(_GRACE_TIME, lambda: _shown("partition", partition))
 
 
 @cache
@@ -132,9 +134,9 @@ def _shown(*what: str) -> str:
     return done.stdout
 
 
-def _seconds(pattern: str, ask: Callable[[], str]) -> int | None:
+def _seconds(pattern: re.Pattern[str], ask: Callable[[], str]) -> int | None:
     try:
-        match = re.search(pattern, ask())
+        match = pattern.search(ask())
     except (SlurmError, UsageError):
         return None
     return int(match[1]) if match else None
