@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from allranks.protocol.jsontext import Json, JsonObject
 
@@ -31,6 +32,7 @@ _ASSIGNED = re.compile(
 )
 
 
+@lru_cache(1024)
 def is_secret_name(name: str) -> bool:
     """Tell whether a variable or an option of this name holds a secret."""
     words = [word.lower() for word in _WORDS.findall(name)]
@@ -108,7 +110,12 @@ def _apart(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def redact_env(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables with the values of secret ones hidden."""
-    return {name: REDACTED if is_secret_name(name) else _in_urls(_hide_forms(value)) for name, value in env.items()}
+    return {name: REDACTED if is_secret_name(name) else _shown(value) for name, value in env.items()}
+
+
+@lru_cache(1024)  # as names, most values are those of all ranks
+def _shown(value: str) -> str:
+    return _in_urls(_hide_forms(value))
 
 
 def redact_argv(argv: Sequence[str]) -> list[str]:
