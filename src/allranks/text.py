@@ -9,7 +9,20 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Callable, Collection, Dict, Iterable, List, Mapping, Sequence, Set, Tuple, TypeVar
+from typing import (
+    Callable,
+    Collection,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Match,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    TypeVar,
+)
 
 from allranks.protocol.jsontext import Json
 
@@ -275,7 +288,7 @@ def _trim(decimal: str) -> str:
 
 def parse_duration(value: Json) -> float:
     """Read seconds from a number or a text such as `1h30m`; raise ValueError that says what to set."""
-    seconds = _read_number(value, _DURATION, _SECONDS, EXPECTED_DURATION)
+    seconds = _read_number(value, re.fullmatch(_DURATION, _typed(value)), _SECONDS, EXPECTED_DURATION)
     if not 0 <= seconds <= MAX_DURATION:  # nor NaN
         raise ValueError("%s, from 0 to %.0fd" % (EXPECTED_DURATION, MAX_DURATION / 86400))
     return float(seconds)
@@ -283,19 +296,22 @@ def parse_duration(value: Json) -> float:
 
 def parse_size(value: Json) -> int:
     """Read bytes from a number or a text such as `1.5GB`; raise ValueError that says what to set."""
-    size = _read_number(value, _SIZE, _BYTES, EXPECTED_SIZE)
+    size = _read_number(value, re.fullmatch(_SIZE, _typed(value)), _BYTES, EXPECTED_SIZE)
     if not 0 <= size <= MAX_SIZE:
         raise ValueError("%s, below 8 exabytes" % EXPECTED_SIZE)
     return int(size)
 
 
-def _read_number(value: Json, pattern: str, units: Mapping[str, float], expected: str) -> float:
+def _typed(value: Json) -> str:
+    text = value.strip(" \t") if isinstance(value, str) else ""
+    return text if len(text) <= MAX_TYPED else ""
+
+
+def _read_number(value: Json, match: Optional[Match[str]], units: Mapping[str, float], expected: str) -> float:
     """Take a number, or the sum of what a text has of each unit. The groups of a match are the units."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
-    text = value.strip(" \t") if isinstance(value, str) else ""
-    match = re.fullmatch(pattern, text) if 0 < len(text) <= MAX_TYPED else None
-    if match is None:
+    if match is None or not match[0]:
         raise ValueError(expected)
     parts = []
     for unit, number in match.groupdict().items():

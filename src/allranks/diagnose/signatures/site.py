@@ -119,8 +119,9 @@ def _charge(row: Row, table: Mapping[str, Json], place: str) -> Charge:
 
 # -- a pattern's plain text, and its cost ----------------------------------------------------------------
 
+# Of a pattern that is valid: each set has its end. So `]?` costs no search for one that is not there.
 _PARTS = re.compile(
-    r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\(?:x\w\w|u\w{4}|U\w{8}|N\{[^}]*\}|0[0-7]{0,2}|.)|\{[\d,]{0,9}\}|"
+    r"\[\^?\]?(?:\\.|[^\]\\])*\]?|\\(?:x\w\w|u\w{4}|U\w{8}|N\{[^}]*\}|0[0-7]{0,2}|.)|\{[\d,]{0,9}\}|"
     r"\(\?(?:P<\w{0,60}>|.)|.",
     re.DOTALL,
 )
