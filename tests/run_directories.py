@@ -115,6 +115,9 @@ def make(
 
 
 def read_usage(run: RunDirectory) -> list[UsageSample]:
-    """The samples of evidence/usage.jsonl."""
-    with open_regular(run.path / "evidence" / NAME) as file:
-        return decode_each(UsageSample, list(read_objects(file.read())))
+    """The samples of evidence/usage.jsonl; none where there is no such file yet."""
+    try:
+        with open_regular(run.path / "evidence" / NAME) as file:
+            return decode_each(UsageSample, list(read_objects(file.read())))
+    except FileNotFoundError:
+        return []
