@@ -358,7 +358,9 @@ class Links:
         name = shown_name(member.node, hostname, self.members)
         if name != old:
             member.node = dataclasses.replace(member.node, name=name)
-            self.members = {m.node.name: m for m in self.members.values()}
+            others = {**self.members}  # a loop may go over those that were there
+            del others[old]
+            self.members = {**others, name: member}
         return old
 
     # -- silence -----------------------------------------------------------------------------------
