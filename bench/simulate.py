@@ -172,6 +172,19 @@ def sample(common: Ground, facts: Path, nodes: int, nproc: int, steady: float) -
         }
 
 
+def stopped(common: Ground, facts: Path, nodes: int, nproc: int) -> Sample:
+    """One run that SIGTERM ends: what a stop takes, and all exits with it."""
+    with simulated(common, facts, nodes, nproc, "trains") as run:
+        run.until_events("all-initialised")
+        before, _ = run.used()
+        began = time.monotonic()
+        run.controller.terminate()
+        run.until_events("run-end")
+        after, _ = run.used()
+        code = run.controller.wait(BOUND)
+        return {"over": time.monotonic() - began, "end_cpu": after - before, "exit": code}
+
+
 def cores_of(pid: int, seconds: float) -> float:
     """How many cores a process takes, once what has come with its start is done."""
     time.sleep(2.0)
@@ -245,6 +258,8 @@ def run(quick: bool) -> Report:
             cases[f"{nodes} simulated"] = lambda n=nodes: calibration(common, facts, n, steady)
         report.samples = alternate(cases, 1)
         report.samples |= alternate({str(n): (lambda n=n: sample(common, facts, n, NPROC, steady)) for n in counts}, 1)
+        largest = counts[-1]
+        report.samples |= alternate({f"{largest} stopped": lambda: stopped(common, facts, largest, NPROC)}, 1)
     for label in cases:
         found = report.samples[label]
         report.add(f"{label}, one rank that sleeps: controller's processor time of the start", column(found, "start"))
@@ -267,6 +282,9 @@ def run(quick: bool) -> Report:
         for verb in ("ps", "status", "top"):
             report.add(f"… `{verb}`", column(found, f"{verb}_s"))
             report.add("… lines of it", column(found, f"{verb}_lines"), "")
+    found = report.samples[f"{largest} stopped"]
+    report.add(f"{largest} nodes: from SIGTERM to the end of the command", column(found, "over"))
+    report.add("… processor time of it", column(found, "end_cpu"))
     report.remark()
     return report
 
