@@ -195,6 +195,15 @@ def test_the_verdict_of_a_run_has_the_levers() -> None:
     assert "the node has 64 GiB" in killed.finding.remedy and "--workers 2 a rank" in killed.finding.remedy
 
 
+def test_torch_that_names_this_process_by_its_pid_alone() -> None:
+    """torch 2.1 to 2.3: the largest is taken for this process, and others hold the rest."""
+    found = read_gpu(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 0 bytes is "
+        "free. Process 4711 has 30.00 GiB memory in use. Process 4712 has 50.00 GiB memory in use."
+    )
+    assert found is not None and found.others == 30 * GIB
+
+
 def test_of_a_process_without_memory_all_that_is_not_free_is_held_by_others() -> None:
     """0 bytes are a figure, not one that the message lacks."""
     text = (

@@ -5,6 +5,7 @@ takes long is tried again, as a busy machine makes single ones slow; a pattern w
 """
 
 import random
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -132,6 +133,11 @@ def test_every_pattern_is_known_before_it_runs() -> None:
     patterns, built = collected()
     assert built == []
     assert len(patterns) > 500
+
+
+def test_no_bound_of_a_pattern_has_become_a_tuple() -> None:
+    """`{1,9}` in an f-string is a tuple: the pattern finds `(1, 9)`, and nothing else."""
+    assert [used.where for used in collected()[0] if re.search(r"(?<!\\)\(\d+, \d+\)", used.pattern)] == []
 
 
 PARTS = 12

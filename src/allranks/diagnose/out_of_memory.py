@@ -24,7 +24,7 @@ _TEXTS = {
 }
 _FIGURES = {name: tuple(map(re.compile, texts)) for name, texts in _TEXTS.items()}
 _GPU = re.compile(r"\bGPU (\d{1,4})\b")
-_OTHER = re.compile(rf"Process (\d{1, 9}) has {_SIZE} memory in use")
+_OTHER = re.compile(rf"Process (\d{{1,9}}) has {_SIZE} memory in use")
 
 
 @dataclass(frozen=True)
