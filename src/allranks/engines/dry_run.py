@@ -251,7 +251,7 @@ def _terms_of(role: Role) -> list[str]:
 def reached_nodes(spec: RunSpec, cluster: Cluster) -> list[ReachedNode]:
     """Return how this process would reach each node of a target, the spares last."""
     described = reach_nodes(spec, cluster).transport.described
-    return [ReachedNode(node.name, described(node)) for node in (*cluster.nodes, *cluster.spares)]
+    return [ReachedNode(node.name, described(node)) for node in cluster.everyone]
 
 
 def _as_started(rank: RankOrder) -> RankOrder:

@@ -142,7 +142,7 @@ def controller_elsewhere(resolved: Resolved) -> LaunchElsewhere | None:
 def _chosen(cluster: Cluster, wanted: str) -> Node:
     if wanted == FIRST_NODE:
         return cluster.nodes[0]
-    nodes = (*cluster.nodes, *cluster.spares)
+    nodes = cluster.everyone
     node = next((node for node in nodes if wanted in (node.name, node.host)), None)
     if node is None:
         names = join_words([node.name for node in nodes[:8]])
@@ -224,7 +224,7 @@ class LaunchElsewhere:
     def _lends_ssh(self, shell: RemoteShell) -> tuple[bool, str]:
         """Tell whether ssh from here starts what dials the controller, and say why: it is tried which ssh works."""
         name = self._node.name
-        others = [node for node in (*self._cluster.nodes, *self._cluster.spares) if not node.is_local][:MOST_TRIED]
+        others = [node for node in self._cluster.everyone if not node.is_local][:MOST_TRIED]
         if not others:
             return False, ""
         answer = shell.ask(f"tries() {{\n{_tries(others, shell)}\n}}\nshow reached tries")

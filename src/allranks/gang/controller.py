@@ -333,7 +333,7 @@ class Controller:
     # -- run.json ----------------------------------------------------------------------------------
 
     def _write_names(self) -> None:
-        """Write the names that nodes have said since it was last done: one by one they are a second of a large run."""
+        """Write the names that nodes have said since it was last done: each time reads and writes all of run.json."""
         names = self._renamed
         if not names:
             return

@@ -232,7 +232,7 @@ class Links:
         self, cluster: Cluster, limits: Limits, transport: Transport, owner: NodesOwner, is_adopted: bool = False
     ) -> None:
         """`is_adopted`: the agents were started by another controller."""
-        self.members = {n.name: Member(n) for n in (*cluster.nodes, *cluster.spares)}
+        self.members = {n.name: Member(n) for n in cluster.everyone}
         self.released: set[str] = set()  # nothing waits for these
         self._limits = limits
         self._transport = transport
@@ -358,9 +358,9 @@ class Links:
         name = shown_name(member.node, hostname, self.members)
         if name != old:
             member.node = dataclasses.replace(member.node, name=name)
-            others = {**self.members}  # a loop may go over those that were there
-            del others[old]
-            self.members = {**others, name: member}
+            members = dict(self.members)  # a loop may go over those that were there
+            members[name] = members.pop(old)
+            self.members = members
         return old
 
     # -- silence -----------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class Roster:
 
     def set_places(self, names: Collection[str]) -> None:
         """Give these nodes places, in the order of the list; all others stand by or are away."""
-        entries = sorted((*self.cluster.nodes, *self.cluster.spares), key=lambda entry: entry.index)
+        entries = sorted(self.cluster.everyone, key=lambda entry: entry.index)
         states = {**self.spares, **self.nodes}
         nodes = tuple(entry for entry in entries if entry.name in names)
         spares = tuple(entry for entry in entries if entry.name not in names)

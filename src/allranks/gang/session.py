@@ -738,7 +738,7 @@ def make_context(
     spec: RunSpec, cluster: Cluster, environ: Mapping[str, str], cwd: str, names: RunContext, checks: tuple[Check, ...]
 ) -> RunContext:
     """Add what this machine and this moment know: names, secrets of the run, the caller's environment."""
-    inherit = all(n.is_local for n in (*cluster.nodes, *cluster.spares))
+    inherit = all(n.is_local for n in cluster.everyone)
     named = {name: environ[name] for name in spec.launch.forward if name in environ}
     variables = named
     handed = HandedOver()
@@ -748,7 +748,7 @@ def make_context(
     return dataclasses.replace(
         names,
         workdir=cwd,
-        local_nodes=frozenset(n.index for n in (*cluster.nodes, *cluster.spares) if n.is_local),
+        local_nodes=frozenset(n.index for n in cluster.everyone if n.is_local),
         forwarded=variables,
         handed_over=handed,
         environments=environments(environ),
@@ -817,7 +817,7 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
         token="",
         workdir=document.workdir or "",
         run_outputs=str(run.path.absolute() / "outputs"),
-        local_nodes=frozenset(n.index for n in (*nodes, *spares) if n.is_local),
+        local_nodes=frozenset(n.index for n in cluster.everyone if n.is_local),
     )
     reach = reach_for(spec, cluster)
     context = dataclasses.replace(context, keeps_launch=reach.keeps_launch)

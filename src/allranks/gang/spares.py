@@ -56,7 +56,7 @@ class HotSpares:
     def room_of(self, node: NodeState) -> int | None:
         """Ranks that fit on a node; GPUs count where the other nodes have one for each of their ranks."""
         roster = self.roster
-        entries = (*roster.cluster.nodes, *roster.cluster.spares)
+        entries = roster.cluster.everyone
         entry = next(n for n in entries if n.name == node.name)
         room = room_on(entry, node.plan_facts)
         if entry.slots is not None or room is None or roster.plan is None or roster.spec.target.local:

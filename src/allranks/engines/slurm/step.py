@@ -50,7 +50,7 @@ class Step:
         self._say = say
         self.advice = advice
         self._secret = secrets.token_bytes(32)
-        nodes = sorted((*cluster.nodes, *cluster.spares), key=lambda n: n.index)
+        nodes = sorted(cluster.everyone, key=lambda n: n.index)
         self.ranks = {node.name: task for task, node in enumerate(nodes)}  # as Slurm numbers the nodes of the step
         self._named = {node.host: node.name for node in nodes}  # by Slurm's name of it
         self.listener = Listener(len(nodes), self._secret, _admit, say, first=0)
