@@ -35,6 +35,11 @@ NATIVE = (11, BUS, 4, 8)  # SIGSEGV, SIGBUS, SIGILL, SIGFPE
 LOST_ENVIRONMENT = BY_ID["lost-environment"]
 NO_PAGE = BY_ID["bus-error"].means
 NOT_STARTED = {126: "permission-denied", 127: "remote-path-missing"}  # exit codes of sh(1) and env(1)
+NO_COMMAND = re.compile(r"([\w.+-]{1,100})['’]?: (?:command not found|not found|No such file or directory)\s*$")
+NOT_ON_PATH = (
+    "run `command -v {path}` on {nodes}. Where that finds nothing, install it there, activate its environment with "
+    "--prelude, or name the interpreter that it lies beside with --python"
+)
 NO_SCRIPT = re.compile(r"can't (?:open file|find '__main__' module in) '?([^'\n]+)'?(?:: \[Errno (\d+)\] ([^\n]+))?")
 # CPython: Lib/runpy.py, _get_module_details, through Modules/main.c: what `python -m` says before it runs a line.
 NO_MODULE = re.compile(

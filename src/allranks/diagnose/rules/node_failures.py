@@ -17,6 +17,7 @@ from ..causes import CAUSES
 from ..incident import CHANNEL, Incident
 from ..signatures import cause_of
 from ..words import SIGNALS, count_ranks, name_nodes, one_line, utc
+from .failures import NOT_ON_PATH
 
 LEASE_OVER = frozenset({"lease-over", "ended-alone"})
 
@@ -251,10 +252,6 @@ def _read_death(incident: Incident, fault: Stamped[FaultMessage], nodes: Sequenc
 ABSENT = (
     "run `ls -ld {path}` on {nodes}, then name another with --workdir, --python or --prelude, or copy it there: "
     "`run --sync` ships this directory"
-)
-NOT_ON_PATH = (
-    "run `command -v {path}` on {nodes}. Where that finds nothing, install it there, or activate its environment with "
-    "--prelude"
 )
 _PATH = re.compile(r"could not (?:enter the working directory|run) (.{1,1000}?): ")
 _RANK = re.compile(r"^rank (\d{1,9}) ")

@@ -39,8 +39,10 @@ from .failures import (
     CLOCK_ERROR,
     KILL,
     LOST_ENVIRONMENT,
+    NO_COMMAND,
     NO_PAGE,
     NO_SCRIPT,
+    NOT_ON_PATH,
     NOT_STARTED,
     SHAPES,
     AlikeFailures,
@@ -362,7 +364,11 @@ def _stated(incident: Incident, end: RankEnd) -> Candidate | None:
         return Candidate(row.cause, row.confidence, f"began without RANK: {row.means}", row.fix)
     if end.fact.code in NOT_STARTED:
         message = with_reason(f"ended with code {end.fact.code}", _last_line(end))
-        return Candidate(NOT_STARTED[end.fact.code], 0.8, message, "check the command, PATH and --prelude on the node")
+        remedy = "check the command, PATH and --prelude on the node"
+        absent = NO_COMMAND.search(end.tail)
+        if absent:
+            remedy = NOT_ON_PATH.format(path=absent[1], nodes=end.node)
+        return Candidate(NOT_STARTED[end.fact.code], 0.8, message, remedy)
     return None
 
 
