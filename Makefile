@@ -86,6 +86,7 @@ endef
 
 $(LAUNCHERS)/.done: $(VENV)/.test
 	$(call environment_over_torch,$(LAUNCHERS))
+	$(LAUNCHERS)/bin/pip install -q --disable-pip-version-check wheel 'setuptools<81'
 	$(LAUNCHERS)/bin/pip install -q --disable-pip-version-check --no-build-isolation accelerate==1.15.* deepspeed==0.19.* transformers==5.23.*
 	touch $@
 
