@@ -157,6 +157,34 @@ def test_who_starts_its_ranks_itself_is_not_said_to_train_alone(tmp_path, how):
     assert [one["event"] for one in said] == expected
 
 
+WORLD = """import os, sys, time, torch.multiprocessing
+from torch.distributed import barrier, init_process_group
+def work(rank):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ["PORT"])
+    init_process_group("gloo", rank=rank, world_size=2)
+    barrier()
+    time.sleep(1)  # the end of one is no failure of the other
+if __name__ == "__main__":
+    torch.multiprocessing.start_processes(work, nprocs=2, start_method=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
+def test_processes_of_the_program_say_which_world_they_are_in(tmp_path, method):
+    """Each node's may be a world of its own. The rank itself makes none."""
+    script = tmp_path / "train.py"
+    script.write_text(WORLD)
+    path = tmp_path / "reports"
+    port = str(free_port())
+    with reported(path) as said:
+        environment = {**os.environ, "RANK": "5", "PORT": port, "ALLRANKS_REPORT_SOCKET": str(path)}
+        subprocess.run([sys.executable, str(RUNNER), str(script), method], env=environment, check=True, timeout=BOUND)
+    assert [(one["event"], one["rank"], one["world_size"], one["meets"]) for one in said] == [
+        ("below", 5, 2, f"127.0.0.1:{port}")
+    ] * 2
+    assert {one["place"] for one in said} == {0, 1} and len({one["pid"] for one in said}) == 2
+
+
 FEATURES = {"ALLRANKS_REPORT_SOCKET": "/nowhere", "ALLRANKS_PG_TIMEOUT": "9", "ALLRANKS_PG_TIMEOUT_FORCED": "1"}
 
 

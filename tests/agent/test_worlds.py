@@ -13,6 +13,7 @@ import pytest
 from tests.hosts.waiting import wait_until
 
 from allranks.agent.worlds import Worlds
+from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.messages import WorldMessage
 
 GIVEN = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
@@ -21,11 +22,11 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(120)"]
 
 
 @contextmanager
-def started(*environments: dict[str, str]) -> Iterator[None]:
+def started(*environments: dict[str, str]) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A process with each of these environments, until the end of the block."""
     processes = [subprocess.Popen(SLEEP, env={**os.environ, **variables}) for variables in environments]
     try:
-        yield
+        yield processes
     finally:
         for process in processes:
             process.kill()
@@ -53,6 +54,22 @@ def test_a_world_of_its_own_and_one_that_is_inherited() -> None:
     worlds.look(running=True)
     assert told[-1] == WorldMessage(3, 0, 2, 2, lives=False, is_all=True)
     assert worlds.told() == (told[-1],), "a controller that comes later is told again"
+
+
+def test_a_world_of_processes_that_the_program_has_started() -> None:
+    told: list[WorldMessage] = []
+    worlds = Worlds(3, told.append)
+    with started({}) as (process,):
+        said = ReportMessage("below", 0, pid=process.pid, world_size=2, place=1, meets="localhost:29500")
+        worlds.heard(said)
+        worlds.heard(said._replace(place=0))
+        worlds.heard(said._replace(place=7))
+        world = WorldMessage(3, 0, 2, 2, lives=True, is_own=True)
+        assert told == [world._replace(here=1), world], "there is no rank 7 of 2"
+        worlds.heard(said._replace(meets="localhost:29501"))
+        assert told[-1] == world._replace(number=1, here=1), "it meets elsewhere"
+    worlds.look(running=True)
+    assert [world.lives for world in worlds.told()] == [False, False]
 
 
 def test_nothing_is_read_once_the_run_has_its_own_world() -> None:

@@ -152,6 +152,27 @@ def test_nodes_that_trained_apart_for_a_moment_never_end_with_0() -> None:
     assert statuses(drive) == [("nodes-train-apart", "fail")]
 
 
+def test_a_world_of_the_programs_own_processes_is_mended_in_the_program() -> None:
+    drive = Drive(count=2, nproc=1).running()
+    for node in ("h0", "h1"):
+        drive.feed(WorldMessage(0, 0, 8, 8, lives=True, is_own=True), node)
+    wait(drive, APART_FOR)
+    assert statuses(drive) == [("nodes-train-apart", "warn")], "the rank itself may train after them"
+    for rank in range(2):
+        drive.exit(str(rank), "code=0")
+    assert statuses(drive)[1:] == [("nodes-train-apart", "fail")]
+    assert "torch.multiprocessing.spawn" in drive.roster.findings[-1].remedy
+
+
+def test_a_world_across_the_nodes_that_the_programs_processes_made_is_the_runs() -> None:
+    drive = Drive(count=2, nproc=1).running()
+    for node in ("h0", "h1"):
+        drive.feed(WorldMessage(0, 0, 16, 8, lives=True, is_own=True), node)
+    for rank in range(2):
+        drive.exit(str(rank), "code=0")
+    assert drive.roster.findings == []
+
+
 def test_worlds_are_known_to_a_controller_that_was_away() -> None:
     """Their agents say them again before the exits that end the run."""
     drive = Drive(count=2, nproc=1, launcher="command").running()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests import forked
 from tests.local.running import BOUND, LocalRun
+from tests.ports import free_port
 
 PROGRAM = """import time
 import torch.distributed as d
@@ -32,6 +33,26 @@ def test_a_script_with_its_own_torchrun(tmp_path: Path, options: str, code: int)
     assert (done.returncode, verdict and verdict["cause"]) == (code, "nodes-train-apart" if code else None)
     if code:
         assert "--local=2 --nproc=2 pg.py" in verdict["remedy"]
+
+
+SPAWNS = """import os, time, torch.distributed, torch.multiprocessing
+def work(rank):
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=os.environ["PORT" + os.environ["RANK"]])
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    torch.distributed.barrier()
+    time.sleep(1)
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, nprocs=2)
+"""
+
+
+def test_a_program_that_starts_the_processes_of_its_node_itself(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SPAWNS)
+    ports = [f"--env=PORT{rank}={free_port()}" for rank in range(2)]
+    done = forked.call(["run", "--local", "2", "--nproc", "1", *ports, "--json", "train.py"], cwd=tmp_path)
+    verdict = json.loads(done.stdout)["verdict"]
+    assert (done.returncode, verdict["cause"]) == (1, "nodes-train-apart")
+    assert "torch.multiprocessing.spawn" in verdict["remedy"]
 
 
 PREPARES = """import os, pathlib, subprocess, sys, time

@@ -88,7 +88,7 @@ class ProgramReports:
             if report.event == "initialised":
                 self._readiness.release_port()
                 self._ranks.initialised(report)
-            if not self._ranks.launched(report):
+            if not (self._ranks.launched(report) or self._ranks.is_below(report)):
                 self._node.tell(report)
 
     def _count(self, report: ReportMessage) -> None:

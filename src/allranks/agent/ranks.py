@@ -235,6 +235,12 @@ class Ranks:
             ranks = sum(max(1, len(rank.error_files)) for rank in self.attempt.ranks.values())
             self.attempt.worlds.settle(report.world_size, ranks)
 
+    def is_below(self, report: ReportMessage) -> bool:
+        """Take the word of a process that the program of a rank has started; False for any other report."""
+        if report.event == "below" and self.attempt is not None:
+            self.attempt.worlds.heard(report)
+        return report.event == "below"
+
     def launched(self, report: ReportMessage) -> bool:
         """Take the word of a process that another launcher has started; False for any other report."""
         return self._exit_watcher.heard(report, self.attempt)

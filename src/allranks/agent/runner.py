@@ -6,7 +6,7 @@ The program must not notice. What this file adds is switched on by variables tha
 
     TORCHELASTIC_ERROR_FILE   an uncaught exception is written there as JSON
     ALLRANKS_STACKS_FILE      SIGRTMIN+7 appends the Python stacks of all threads
-    ALLRANKS_REPORT_SOCKET    datagrams: raised, leaving, threads-ended; init-entered, initialised, destroyed
+    ALLRANKS_REPORT_SOCKET    datagrams: raised, leaving, threads-ended; init-entered, initialised, destroyed, below
     ALLRANKS_ASK_SOCKET       where the agent asks which collective the rank is at
     ALLRANKS_PG_TIMEOUT       default timeout of process groups, in seconds
     ALLRANKS_PG_TIMEOUT_FORCED=1    … also where the program names a timeout
@@ -66,6 +66,7 @@ class Known:
     environment: Mapping[str, str] = os.environ  # what the process was started with
     error_file = stacks_file = reports = ask = limit = audit = ""
     forced = False
+    is_below = False  # a process that the program of a rank has started with multiprocessing
 
     @classmethod
     def take(cls) -> None:
@@ -94,14 +95,20 @@ class Known:
 
     @staticmethod
     def report(event: str, **facts: object) -> None:
-        """One datagram to the agent, about this rank alone; one that cannot be sent is lost.
+        """Send one datagram about this rank, by the rank alone."""
+        if os.getpid() == Known.pid:
+            Known.send(event, **facts)
+
+    @staticmethod
+    def send(event: str, **facts: object) -> None:
+        """One datagram to the agent; one that cannot be sent is lost.
 
         It never blocks; at the end of the program it waits for room, as what it says then is said once."""
-        if not Known.reports or os.getpid() != Known.pid:
+        if not Known.reports:
             return
         try:
             _socket = import_ours("_socket")
-            message = {"event": event, "rank": Known.rank, "pid": Known.pid, "t": time.time()}
+            message = {"event": event, "rank": Known.rank, "pid": os.getpid(), "t": time.time()}
             data = import_ours("json").dumps(dict(message, **facts)).encode("ascii")
             channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
             try:
@@ -576,6 +583,16 @@ def register_stacks() -> None:
 
 
 # ---- torch: what runner_torch.py and probe.py add
+
+
+def attend_below() -> None:
+    """Watch torch's process groups, and nothing else, in a process that the program of a rank has started.
+
+    multiprocessing loads what it got for the new process before it imports the program there: see `Below` of
+    runner_torch.py."""
+    Known.take()
+    Known.is_below = True
+    sys.meta_path.insert(0, TorchFinder(C10D, "runner_torch.py"))
 
 
 class TorchFinder:

@@ -28,10 +28,13 @@ def attend(loader: Any, runner: Known) -> None:
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module  # the class's own is back
-            limit = set_timeout(runner)
+            limit = None if runner.is_below else set_timeout(runner)
             execute(module)
             try:
-                watch(module, limit if runner.forced else None, runner)
+                if runner.is_below:
+                    watch_below(module, runner)
+                else:
+                    watch(module, limit if runner.forced else None, runner)
             except Exception:  # a torch that is built otherwise: the program runs, without reports
                 pass
 
@@ -89,14 +92,17 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
             report(runner, "never-joined", None, None)
 
     started: List[int] = []
+    training: List[int] = []
     if runner.reports:
         import atexit
 
         atexit.register(parting)
-        watch_processes(started)
+        watch_processes(started, training, runner)
 
     @wraps(start)
     def init_process_group(*args: Any, **named: Any) -> Any:
+        if training and os.getpid() != runner.pid:  # forked from the rank
+            return entered_below(module, runner, start, args, named)
         entered.append(1)
         report(runner, "init-entered", named.get("world_size"), named.get("backend", args[0] if args else None))
         recorder.expect()
@@ -133,13 +139,68 @@ def limit_of(module: Any) -> Optional[float]:
     return min(limits, default=None)
 
 
+def watch_below(module: Any, runner: Known) -> None:
+    """Wrap what starts a process group in a process that the program of a rank has started."""
+    from functools import wraps
+
+    start = module.init_process_group
+
+    @wraps(start)
+    def init_process_group(*args: Any, **named: Any) -> Any:
+        return entered_below(module, runner, start, args, named)
+
+    module.init_process_group = init_process_group
+
+
+def entered_below(
+    module: Any, runner: Known, start: Callable[..., Any], args: Tuple[Any, ...], named: Dict[str, Any]
+) -> Any:
+    """Start the process group, and tell the agent which world it is: how many ranks, which of them, met where."""
+    result = start(*args, **named)
+    try:
+        master = "%s:%s" % (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
+        meets = named.get("init_method") or master
+        runner.send("below", world_size=module.get_world_size(), place=module.get_rank(), meets=str(meets))
+    except Exception:
+        pass
+    return result
+
+
+class Below:
+    """Among what multiprocessing hands to a new interpreter: loading it there is `attend_below` of runner.py.
+
+    One that lies there no more, as after the run, is left out."""
+
+    code = """try:
+    with open(path, "rb") as file:
+        source = file.read()
+    names = {"__name__": "allranks.runner", "__file__": path}
+    exec(compile(source, name, "exec", dont_inherit=True), names)
+    names["attend_below"]()
+except Exception:
+    pass
+"""
+
+    def __init__(self, path: str, name: str) -> None:
+        self.names = {"path": path, "name": name}
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return exec, (self.code, self.names)
+
+
 # Targets of processes that work for their program and train nothing.
 HELPERS = ("torch.utils.data", "torch.multiprocessing.pool", "multiprocessing.", "concurrent.")
+# Libraries whose processes train: those of others may serve a model on each node, as vLLM's do.
+TRAINERS = ("torch", "lightning", "pytorch_lightning", "accelerate", "ignite")
 
 
-def watch_processes(started: List[int]) -> None:
-    """Count the processes that the program starts to run functions of its own, as torch.multiprocessing.spawn does."""
+def watch_processes(started: List[int], training: List[int], runner: Known) -> None:
+    """Count the processes that the program starts to run functions of its own, as torch.multiprocessing.spawn does.
+
+    Those that may train watch for process groups too: such worlds of two nodes may know nothing of each other.
+    `training` has the threads that start one now. In a process that is forked so, it stays as it is."""
     import sys
+    from _thread import get_ident
     from functools import wraps
 
     base = getattr(sys.modules.get("multiprocessing.process"), "BaseProcess", None)
@@ -150,11 +211,53 @@ def watch_processes(started: List[int]) -> None:
     @wraps(begin)
     def start(self: Any) -> Any:
         target = getattr(self, "_target", None)
-        if not str(getattr(target, "__module__", "")).startswith(HELPERS):
-            started.append(1)
-        return begin(self)
+        if str(getattr(target, "__module__", "")).startswith(HELPERS):
+            return begin(self)
+        if not started:
+            hand_on(runner, lambda: get_ident() in training)
+        started.append(1)
+        if not may_train(self, runner):
+            return begin(self)
+        thread = get_ident()
+        training.append(thread)
+        try:
+            return begin(self)
+        finally:
+            training.remove(thread)
 
     base.start = start
+
+
+def may_train(process: Any, runner: Known) -> bool:
+    """Tell whether the function that a process is to run is the program's own, or that of a library that trains."""
+    import sys
+
+    function = getattr(process, "_target", None)
+    arguments = getattr(process, "_args", ())
+    if str(getattr(function, "__module__", "")).startswith("torch.multiprocessing") and arguments:
+        function = arguments[0]  # of torch.multiprocessing.spawn
+    module = str(getattr(function, "__module__", ""))
+    file = str(getattr(sys.modules.get(module), "__file__", None) or "<")
+    return module.partition(".")[0] in TRAINERS or runner.is_own(file)
+
+
+def hand_on(runner: Known, is_wanted: Callable[[], bool]) -> None:
+    """Add a `Below` to what multiprocessing hands to a new interpreter."""
+    import sys
+    from functools import wraps
+
+    spawn: Any = sys.modules.get("multiprocessing.spawn")  # torch imports it
+    if spawn is None:
+        return
+    prepare = spawn.get_preparation_data
+    below = Below(os.path.abspath(runner.beside.__globals__["__file__"]), attend.__code__.co_filename)
+
+    @wraps(prepare)
+    def get_preparation_data(name: str) -> Dict[str, Any]:
+        data: Dict[str, Any] = prepare(name)
+        return dict(data, allranks=below) if is_wanted() else data
+
+    spawn.get_preparation_data = get_preparation_data
 
 
 class Recorder:

@@ -1,7 +1,8 @@
-"""Sees the worlds that another launcher makes below the ranks: who says that it is one of how many.
+"""Sees the worlds below the ranks that are not the run's: who says that it is one of how many.
 
 A launcher tells each of its ranks by the environment. What a process was started with stands in /proc, read when the
-process is new. Nothing is asked of the process, and nothing but these variables is kept.
+process is new. Nothing is asked of the process, and nothing but these variables is kept. Processes that the program
+itself starts say it through the runner (runner_torch.py, `entered_below`).
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import re
 from typing import Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from allranks.protocol.command_words import read_command
-from allranks.protocol.foreign import NAME
+from allranks.protocol.foreign import NAME, ReportMessage
 from allranks.protocol.messages import MOST_WORLDS, WorldMessage
 from allranks.protocol.orders import MOST_RANKS
 
 from .files import read_text
-from .processes import Process, command_line, descendants, environment_of
+from .processes import Process, command_line, descendants, environment_of, read_process
 
 # agent/runner_launched.py has the same names: torch's own, and those of MPI that launchers and programs read
 RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
@@ -88,16 +89,37 @@ class Worlds:
         if world not in self._told:
             if len(self._told) == MOST_WORLDS:
                 return
-            self._ranks[world] = set()
-            self._members[world] = set()
             program = _program_of(command_line(process.pid))
             above = process.parent
             while above in living and _only_starts(above):
                 above = living[above].parent
             new = WorldMessage(self._attempt, len(self._told), world[0], here=0, program=program)
-            self._told[world] = new._replace(is_all=above not in living)
+            self._add(world, new._replace(is_all=above not in living))
         self._ranks[world].add(rank)
         self._members[world].add((process.pid, process.start))
+
+    def heard(self, report: ReportMessage) -> None:
+        """Take the word of a process that the program has started: it is in a world."""
+        size = report.world_size
+        rank = report.place
+        if self._settled or size is None or rank is None or not rank < size <= MOST_RANKS:
+            return
+        world = (size, (report.meets,))
+        if world not in self._told:
+            if len(self._told) == MOST_WORLDS:
+                return
+            self._add(world, WorldMessage(self._attempt, len(self._told), size, here=0, is_own=True))
+        self._ranks[world].add(rank)
+        process = read_process(report.pid or 0)
+        if process is not None:
+            self._members[world].add((process.pid, process.start))
+        self._told[world] = self._told[world]._replace(here=len(self._ranks[world]), lives=process is not None)
+        self._tell(self._told[world])
+
+    def _add(self, world: World, message: WorldMessage) -> None:
+        self._ranks[world] = set()
+        self._members[world] = set()
+        self._told[world] = message
 
 
 def membership(entries: Iterable[str]) -> Optional[Tuple[World, int]]:

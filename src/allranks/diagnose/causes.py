@@ -546,8 +546,9 @@ _TABLE = (
         next_step="Compare WORLD_SIZE and the number of GPUs (`{list} | wc -l`) on every node",
         fix="Use the same --nnodes and --nproc-per-node on every node, and one task a rank under srun",
         charge=S),
-    _cause("nodes-train-apart", "another launcher made a world of its own on each node, and none for all of them",
-        next_step="Look for the launcher in the command or its script, such as torchrun, accelerate or mpirun",
+    _cause("nodes-train-apart", "each node made a world of its own, and none was made for all of them",
+        next_step="Look for a launcher in the command or its script, such as torchrun, accelerate or mpirun. Or for "
+                  "torch.multiprocessing.spawn in the program",
         fix="Let allranks start the ranks: `allranks run TARGET train.py`. Or give the launcher $NNODES, $NODE_RANK, "
             "$NPROC_PER_NODE, $MASTER_ADDR and $MASTER_PORT. Where it is meant, use --allow nodes-train-apart",
         charge=S, ends=Ends.PROGRAM_ALWAYS),

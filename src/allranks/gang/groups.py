@@ -42,6 +42,11 @@ _FIX = {
     "colossalai": "use --launcher colossalai. The program must call colossalai.launch_from_torch()",
 }
 _ANY = "leave rank and world size to the launcher: init_process_group() without them reads RANK and WORLD_SIZE"
+_OF_PROGRAM = (
+    "the program starts its own processes, and their world is that of one node. Take torch.multiprocessing.spawn out: "
+    "allranks starts a process for each rank, and init_process_group() without rank and world size reads them. Or "
+    "count all nodes in, with $GROUP_RANK, $GROUP_WORLD_SIZE, $MASTER_ADDR and $MASTER_PORT."
+)
 _MEANT = f"where the ranks share nothing, or another library joins them, use --allow {ID}"
 
 
@@ -159,6 +164,8 @@ class ProcessGroups:
 
     def _instead(self, world: WorldMessage) -> str:
         """Say what to type: the launcher without the words before it, else the program of the ranks."""
+        if world.is_own:
+            return f"{_OF_PROGRAM} Where it is meant, use --allow {APART}"
         spec = self.roster.spec
         words = spec.launch.command
         command = next((words[at:] for at in range(len(words)) if read_tool(words[at:])), ())

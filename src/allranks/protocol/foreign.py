@@ -37,6 +37,7 @@ LONGEST = {
     "dtype": NAME,
     "program": NAME,
     "at": NAME,
+    "meets": NAME,
     "event": 40,
     "link": 40,
     "timestamp": 40,
@@ -187,11 +188,13 @@ LONGEST_LIMIT = 1e10  # seconds
 @omit_empty()
 class ReportMessage(NamedTuple):
     """The runner's word on a rank (init-entered, initialised, destroyed, never-joined, raised, leaving,
-    threads-ended; a launcher's: alone, launched; the program's: saves), or what the agent sees (`main-gone`, became).
+    threads-ended), or on a process that its program has started (below); a launcher's (alone, launched); the program's
+    (saves); or what the agent sees (`main-gone`, became).
 
     `step` is that of the first call of should_save. `code` and `threads` are of a program that leaves: its exit code,
     and the threads that its process waits for; `program` is what a rank has become by exec; `at` is where it has called
-    destroy_process_group. `limit`: seconds after which its process group gives up a collective."""
+    destroy_process_group. `limit`: seconds after which its process group gives up a collective. `place` and `meets` are
+    of a process below: its rank in its own world, and where that world meets."""
 
     event: str
     rank: Rank
@@ -205,6 +208,8 @@ class ReportMessage(NamedTuple):
     step: Optional[Step] = None
     at: str = ""
     limit: Optional[Annotated[float, within(0, LONGEST_LIMIT)]] = None
+    place: Optional[Rank] = None
+    meets: str = ""
 
 
 def read_report(data: bytes) -> ReportMessage:

@@ -50,12 +50,13 @@ class RankSummary(NamedTuple):
     exit: Optional[ExitMessage] = None
 
 
-@omit_empty("program")
+@omit_empty("program", "is_own")
 class WorldMessage(NamedTuple):
     """A world that another launcher has made below this node's ranks; `number` tells an attempt's worlds apart.
 
     `size` is its number of ranks, `here` how many of them were seen on this node, `program` what they run. `is_all`:
-    the rank's process does nothing but start it, so that no other world can follow.
+    the rank's process does nothing but start it, so that no other world can follow. `is_own`: the program has made it
+    of its own processes, as torch.multiprocessing.spawn does.
     """
 
     attempt: int
@@ -65,6 +66,7 @@ class WorldMessage(NamedTuple):
     lives: bool = False
     program: str = ""
     is_all: bool = False
+    is_own: bool = False
 
 
 @omit_empty("worlds")
