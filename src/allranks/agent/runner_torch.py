@@ -60,13 +60,12 @@ def set_timeout(runner: Known) -> Optional[timedelta]:
         return None
 
 
-def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
-    """Wrap what starts and ends process groups."""
+def force_timeout(module: Any, forced: timedelta) -> None:
+    """Override the timeout of process groups where the program names one, by position or by name."""
     from functools import wraps
     from inspect import signature
 
     def limited(function: Any) -> Any:
-        """Override a timeout that the program names, by position or by name."""
         at = list(signature(function).parameters).index("timeout")
 
         @wraps(function)
@@ -78,8 +77,16 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
         return call
 
     for name in ("init_process_group", "new_group", "split_group"):
-        if forced is not None and hasattr(module, name):
+        if hasattr(module, name):
             setattr(module, name, limited(getattr(module, name)))
+
+
+def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
+    """Wrap what starts and ends process groups."""
+    from functools import wraps
+
+    if forced is not None:
+        force_timeout(module, forced)
     start = module.init_process_group
     stop = module.destroy_process_group
     recorder = Recorder(module, runner)
