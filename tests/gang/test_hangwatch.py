@@ -144,6 +144,17 @@ def test_a_node_that_does_not_answer_does_not_stop_the_looks() -> None:
     assert drive.hang.culprits == (1,) and "could not be sampled" in drive.hang.message
 
 
+def test_ranks_that_wait_for_processes_of_their_own_are_not_said_to_be_busy() -> None:
+    """Those of torch.multiprocessing.spawn may hang, and stacks are taken of the ranks alone."""
+    waits = {"text": at(41, "main", ("/env/torch/multiprocessing/spawn.py", 140, "join")), "state": "S", "cpu": 1.0}
+    drive = Hang()
+    assert drive.looked(h0=waits, h1=waits, h2=waits) == ["note"]
+    message = drive.said("note")[-1]["message"]
+    assert "processes that it has started" in message and "py-spy dump --subprocesses --pid" in message
+    assert drive.looked(h0=waits, h1=LOADS, h2=waits) == ["note"]
+    assert "it may be busy" in drive.said("note")[-1]["message"]
+
+
 def test_a_rank_that_ended_with_0_shortens_the_wait() -> None:
     drive = Hang()
     drive.exit("2", "code=0")

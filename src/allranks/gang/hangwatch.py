@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from allranks.diagnose.hangs import ras
 from allranks.diagnose.hangs.attribute import attribute, out_of_data
 from allranks.diagnose.hangs.between_roles import RoleStandstill, between_roles, look_at
-from allranks.diagnose.hangs.doing import doing, read_sample
+from allranks.diagnose.hangs.doing import doing, read_sample, waits_for_own_processes
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.diagnose.hangs.recorder import read_recording
 from allranks.findings import Finding, Hang, Where, place_of
@@ -316,6 +316,10 @@ class HangWatch:
         pids: dict[int, list[int]] = {}
         for rank in roster.ranks():
             pids.setdefault(rank.pid or 0, []).append(rank.rank)
+        if hang is None and all(waits_for_own_processes(item) for item in doings.values()):
+            rank = roster.ranks()[0]
+            look = f"`py-spy dump --subprocesses --pid {rank.pid}` on {names[rank.rank]}"
+            at_work = f"every rank waits for processes that it has started, whose stacks are not taken. Try {look}"
         ras_lines = ras.evidence(suspicion.ras, pids)
         if hang is None or not ras_lines:
             return hang, at_work

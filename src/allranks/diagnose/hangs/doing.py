@@ -124,6 +124,12 @@ def doing(before: StackSample, after: StackSample, seconds: float) -> Doing:
     return Doing(ActivityKind.ELSEWHERE, at=at, why=native or why, stack=stack)
 
 
+def waits_for_own_processes(item: Doing) -> bool:
+    """Tell whether a rank waits for processes that it has started, whose stacks nothing takes (torch 2.1 to 2.13)."""
+    joins = ("torch/multiprocessing/spawn.py", "multiprocessing/process.py")
+    return any(frame.function.endswith("join") and frame.file.endswith(joins) for frame in item.stack)
+
+
 def collective_of(stack: Stack) -> str:
     """Find the outermost call of torch.distributed, by its public name; a backward pass waits for gradients."""
     calls = COLLECTIVES | STARTING
