@@ -153,7 +153,7 @@ class Agent:
             return
         if self._usage_every and now >= self._usage_at:
             self._usage_at = now + self._usage_every
-            self.link.send(NodeUsage(now, self._usage_every, 96, 12.0, 11.5, 11.0, 0.5, memory_used=1 << 38))
+            self.link.send(NodeUsage(now, self._usage_every, 96, 11.5, 11.0, 0.5, memory_used=1 << 38))
         for rank in self._ranks:
             if now >= self._print_at.get(rank, now + 1):
                 self._print_at[rank] = now + (FIRST_PRINTS if rank == self._ranks[0] else OTHERS_PRINT)

@@ -126,7 +126,7 @@ WRITTEN = (*DOCUMENTS, "events.jsonl")
 CHECKS, USAGE, LOGS = "evidence/preflight.json", "evidence/usage.jsonl", "logs/*/rank_*.log"
 ROWS = (
     b'{"t": "x", "ranks": 5, "steps": {"0": []}, "node": 7, "usage": "x"}\n{"t": 1e400}\n',
-    b'{"t": -1, "node": "h1", "usage": {"t": {}, "cores": -1, "load": []}, "lateness": {"x": 1}}\n' * 3,
+    b'{"t": -1, "node": "h1", "usage": {"t": {}, "cores": -1, "cpu_used": []}, "lateness": {"x": 1}}\n' * 3,
 )
 BYTES = (b"", b"null", b"[]", b'"x"', b"{}", b"\xff\x00\xfe", b"[" * 100_000, b'{"nodes": %s}' % (b"9" * 5000))
 DAMAGES: dict[str, Damage] = {

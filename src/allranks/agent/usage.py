@@ -1,15 +1,14 @@
 """A sample of what this machine does, by plain reads of /proc and /sys: under a millisecond, and no process.
 
 An agent loads this module with the first sample, some time after its ranks have started. Formats are those of
-proc(5) and of the kernel's Documentation: admin-guide/iostats.rst, accounting/psi.rst, admin-guide/cgroup-v2.rst and
-gpu/amdgpu.
+proc(5) and of the kernel's Documentation: accounting/psi.rst, admin-guide/cgroup-v2.rst and gpu/amdgpu.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from typing import Dict, Iterable, List, Optional, Set, Tuple
+from typing import Dict, Iterable, List, Optional, Tuple
 
 from allranks.protocol.samples import NodeUsage
 
@@ -18,8 +17,6 @@ from .files import read_text
 from .processes import children_of_thread, stat_fields
 
 TICKS = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
-SECTOR = 512  # bytes of a sector in /proc/diskstats, whatever the disk has
 MOST_PROCESSES = 1024  # of the ranks and their children that are counted
 
 
@@ -29,7 +26,6 @@ class Sampler:
     def __init__(self) -> None:
         self._before: Dict[str, float] = {}  # numbers that only grow, by name
         self._before_at: Optional[float] = None  # monotonic seconds
-        self._disks = set(os.listdir("/sys/block")) if os.path.isdir("/sys/block") else set()
         self._gpus = glob.glob("/sys/class/drm/card*/device/gpu_busy_percent")
 
     def sample(self, pids: Iterable[int], now: float, t: float) -> Optional[NodeUsage]:
@@ -38,7 +34,6 @@ class Sampler:
         ranks = with_children(pids)
         _load(counts, ranks)
         _network(counts)
-        _disks(counts, self._disks)
         grown = {name: max(0.0, counts[name] - was) for name, was in self._before.items() if name in counts}
         began = self._before_at
         self._before = counts
@@ -54,40 +49,27 @@ class Sampler:
         def count(name: str) -> Optional[int]:
             return int(grown[name]) if name in grown else None
 
-        def most(prefix: str) -> Optional[float]:
-            return max((grown[name] for name in grown if name.startswith(prefix)), default=None)
-
         used = rate("cpu_used")
         by_ranks = rate("cpu_ranks")
         others = None if used is None or by_ranks is None else round(max(0.0, used - by_ranks), 3)
-        busiest = most("disk_busy ")
-        throttled = most("throttled ")
+        throttled = max((grown[name] for name in grown if name.startswith("throttled ")), default=None)
         memory_used, memory_total = _memory()
         gpu_busy, gpu_used, gpu_total = _gpus(self._gpus)
         return NodeUsage(
             t=round(t, 3),
             seconds=round(seconds, 3),
             cores=os.cpu_count() or 0,
-            load=_load_average(),
             cpu_used=used,
             cpu_ranks=by_ranks,
             cpu_others=others,
-            cpu_waiting=rate("cpu_waiting"),
             cpu_throttled_s=None if throttled is None else round(throttled, 3),
-            cpu_pressure=rate("pressure cpu"),
             memory_used=memory_used,
             memory_total=memory_total,
             memory_pressure=rate("pressure memory"),
-            swapped_in=rate("swapped_in", 0),
             received=rate("received", 0),
             sent=rate("sent", 0),
-            packets_dropped=count("packets_dropped"),
             tcp_sent=count("tcp_sent"),
             tcp_retransmitted=count("tcp_retransmitted"),
-            disk_read=rate("disk_read", 0),
-            disk_written=rate("disk_written", 0),
-            disk_busy=None if busiest is None else round(min(1.0, busiest / seconds), 3),
-            disk_wait_s=round(grown["disk_wait"], 3) if "disk_wait" in grown else None,
             io_pressure=rate("pressure io"),
             gpu_busy=gpu_busy,
             gpu_memory_used=gpu_used,
@@ -116,7 +98,6 @@ def _load(counts: Dict[str, float], ranks: List[int]) -> None:
     times = _numbers(read_text("/proc/stat", 4096).split("\n", 1)[0].split()[1:])
     if len(times) >= 8:
         counts["cpu_used"] = (sum(times[:3]) + sum(times[5:8])) / TICKS
-        counts["cpu_waiting"] = times[4] / TICKS
     # utime, stime, cutime and cstime: fields 14 to 17 of /proc/PID/stat
     counts["cpu_ranks"] = sum(int(word) for pid in ranks for word in stat_fields(pid)[11:15]) / TICKS
     # how long control groups of the ranks, and those above, were held back by a CPU quota
@@ -124,55 +105,28 @@ def _load(counts: Dict[str, float], ranks: List[int]) -> None:
         text = read_text(os.path.join(group, "cpu.stat"))
         if "throttled_" in text:
             counts["throttled " + group] = read_cpu_stat(text)[2]
-    for resource in ("cpu", "memory", "io"):  # some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS
+    for resource in ("memory", "io"):  # some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS
         _, _, total = read_text("/proc/pressure/" + resource).split("\n", 1)[0].partition("total=")
         if total.isdecimal():
             counts["pressure " + resource] = int(total) / 1e6
-    for line in read_text("/proc/vmstat").splitlines():
-        name, _, value = line.partition(" ")
-        if name == "pswpin":
-            counts["swapped_in"] = int(value) * PAGE
 
 
 def _network(counts: Dict[str, float]) -> None:
-    """Take bytes, errors and drops of all interfaces but lo, and TCP's segments, of this network namespace."""
-    for name in ("received", "sent", "packets_dropped"):
+    """Take bytes of all interfaces but lo, and TCP's segments, of this network namespace."""
+    for name in ("received", "sent"):
         counts[name] = 0
     for line in read_text("/proc/net/dev").splitlines()[2:]:
         name, _, rest = line.partition(":")
         fields = [int(word) for word in rest.split()]
-        if name.strip() != "lo" and len(fields) >= 12:
+        if name.strip() != "lo" and len(fields) > 8:
             counts["received"] += fields[0]
             counts["sent"] += fields[8]
-            counts["packets_dropped"] += sum(fields[2:4]) + sum(fields[10:12])
     lines = [line.split() for line in read_text("/proc/net/snmp").splitlines() if line.startswith("Tcp:")]
     if len(lines) == 2:
         tcp = dict(zip(lines[0], lines[1]))  # noqa: B905 - Python 3.8 has no `strict`
         for field, name in (("OutSegs", "tcp_sent"), ("RetransSegs", "tcp_retransmitted")):
             if field in tcp:
                 counts[name] = int(tcp[field])
-
-
-def _disks(counts: Dict[str, float], disks: Set[str]) -> None:
-    """Take whole disks of /proc/diskstats, not their partitions."""
-    for name in ("disk_read", "disk_written", "disk_wait"):
-        counts[name] = 0.0
-    for line in read_text("/proc/diskstats", 1 << 20).splitlines():
-        words = line.split()
-        if len(words) < 14 or words[2] not in disks or words[2].startswith(("loop", "ram", "zram")):
-            continue
-        fields = [int(word) for word in words[3:13]]
-        counts["disk_read"] += fields[2] * SECTOR
-        counts["disk_written"] += fields[6] * SECTOR
-        counts["disk_wait"] += (fields[3] + fields[7]) / 1000
-        counts["disk_busy " + words[2]] = fields[9] / 1000
-
-
-def _load_average() -> Optional[float]:
-    try:
-        return round(os.getloadavg()[0], 2)
-    except OSError:
-        return None
 
 
 def _memory() -> Tuple[Optional[int], Optional[int]]:
