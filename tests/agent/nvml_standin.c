@@ -48,7 +48,7 @@ int nvmlDeviceGetTotalEccErrors(void *device, int kind, int counter, unsigned lo
     return kind == 1 && counter == 0 ? state(device) : 2;
 }
 int nvmlDeviceGetCurrPcieLinkWidth(void *device, unsigned *width) { *width = 16; return 0; }
-/* nvmlDeviceGetMaxPcieLinkWidth and nvmlDeviceGetPcieReplayCounter are left out, as in an old library */
+/* nvmlDeviceGetPcieReplayCounter is left out, as in an old library */
 int nvmlDeviceGetFieldValues(void *device, int count, field_t *fields) {
     for (int i = 0; i < count; i++) {
         fields[i].code = fields[i].id == 38 ? 3 : 0;

@@ -6,7 +6,7 @@ from allranks.diagnose.devices import Devices, device_reason, new_faults
 from allranks.diagnose.slowdown import changes
 from allranks.protocol.samples import DeviceCounters, GpuCounters, NodeUsage, PortCounters
 
-GPU = GpuCounters("0000:07:00.0", 0.9, 30, 80, 1980, 1980, 0, 0, 16, 16)
+GPU = GpuCounters("0000:07:00.0", 0.9, 30, 80, 1980, 1980, 0, 0, 16)
 OTHER = GPU._replace(address="0000:0f:00.0")
 PORT = PortCounters("mlx5_0/1", True, {"symbol_error": 0, "out_of_sequence": 0, "port_xmit_wait": 0})
 

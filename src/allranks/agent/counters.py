@@ -259,7 +259,6 @@ class Nvml:
             held=self._number("nvmlDeviceGetCurrentClocksThrottleReasons", device, wide=True),
             ecc=self._number("nvmlDeviceGetTotalEccErrors", device, 1, 0, wide=True),  # uncorrected, since the boot
             pcie_width=self._number("nvmlDeviceGetCurrPcieLinkWidth", device),
-            pcie_width_max=self._number("nvmlDeviceGetMaxPcieLinkWidth", device),
             pcie_replays=self._number("nvmlDeviceGetPcieReplayCounter", device),
             nvlink_errors=self._nvlink_errors(device),
             xids=tuple(self._xids.get(address, ())),

@@ -58,7 +58,6 @@ class GpuCounters(NamedTuple):
     held: int = 0
     ecc: int = 0
     pcie_width: int = 0
-    pcie_width_max: int = 0
     pcie_replays: int = 0
     nvlink_errors: int = 0
     xids: Annotated[Tuple[int, ...], at_most(MOST_DEVICES)] = ()
