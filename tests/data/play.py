@@ -11,16 +11,10 @@ from pathlib import Path
 
 from tests.data import loaders
 
-from allranks.data import audit, virtual
+from allranks.data import virtual
 from allranks.data.auditing import conclude, read_rows, virtual_layout
-
-
-def in_run(make, world, local, batches):
-    with tempfile.TemporaryDirectory() as folder:
-        failure = virtual.run(virtual.Play("", world, local, 2, folder, str(batches)), lambda _: None, make)
-        assert failure is None, failure.error
-        rows = [row for rank in range(world) for row in read_rows(Path(folder) / f"rank_{rank}.jsonl", rank)]
-        return conclude(rows, virtual_layout(world, local))
+from allranks.data.rows import REFERENCE
+from allranks.protocol.codec import encode
 
 
 def main() -> None:
@@ -30,11 +24,15 @@ def main() -> None:
 
 
 def audited(name, world, local, batches):
-    make = getattr(loaders, name)
     size = 1 if name == "single_rank" else world
-    if batches == "all":
-        return audit(make, world_size=size, gpus_per_node=local).to_json()
-    return in_run(make, size, local, int(batches)).to_json()
+    with tempfile.TemporaryDirectory() as folder:
+        play = virtual.Play(f"{loaders.__name__}:{name}", size, min(local, size), 2, folder, batches)
+        failure = virtual.run(play, lambda _: None)
+        assert failure is None, failure.error
+        ranks = [REFERENCE, *range(size)] if batches == "all" else range(size)
+        rows = [row for rank in ranks for row in read_rows(Path(folder) / f"rank_{rank}.jsonl", rank)]
+        audit = conclude(rows, virtual_layout(size, local))
+    return {"ok": audit.ok, **encode(audit)}
 
 
 if __name__ == "__main__":

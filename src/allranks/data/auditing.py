@@ -14,14 +14,13 @@ from pathlib import Path
 from allranks.cores import usable_cores
 from allranks.errors import AllranksError, NodeError, UsageError
 from allranks.findings import Finding
-from allranks.protocol.codec import SCHEMA, DecodeError, decode, encode, read_json
-from allranks.protocol.jsontext import JsonObject
+from allranks.protocol.codec import DecodeError, decode, encode, read_json
 
 from . import probe, virtual
 from .case import Coverage, Layout
 from .rows import REFERENCE, Row, gather, read_row
 from .split_findings import FAULTS, cases_of, judge
-from .virtual import Make, Play, ReadingProgress
+from .virtual import Play, ReadingProgress
 
 LONGEST_LINE = 16 << 20  # bytes of what the player of virtual ranks writes
 
@@ -47,30 +46,13 @@ class Audit:
     def __str__(self) -> str:
         return "\n".join(f"{finding.status}: {finding.message}" for finding in self.findings)
 
-    def to_json(self) -> JsonObject:
-        """Make the document of `data audit --json`."""
-        return {"schema": SCHEMA, "ok": self.ok, **encode(self)}
 
+def audit(loader: Iterable[object]) -> Audit:
+    """Audit an epoch of a loader, to its end.
 
-def audit(
-    loader: str | Callable[[], Iterable[object]] | Iterable[object],
-    *,
-    world_size: int = 2,
-    gpus_per_node: int = 8,
-) -> Audit:
-    """Audit an epoch, to its end.
-
-    `loader` is a function that makes a loader, or its name `module:function`. Then `world_size` virtual ranks read it.
-    Or it is a loader, which this process reads. Where torch.distributed is initialised all ranks must call this, and
-    each gets the same answer. Raises UsageError for a name that cannot be, and LoaderError where a rank raised.
+    Where torch.distributed is initialised all ranks must call this, and each gets the same answer.
     """
-    if isinstance(loader, Iterable) and not isinstance(loader, str):
-        return conclude(*_gathered(_rows_of_this_process(loader)))
-    if isinstance(loader, str):
-        rows = virtual_rows(loader, world_size, gpus_per_node)
-    else:
-        rows = virtual_rows("", world_size, gpus_per_node, make=loader)
-    return conclude(rows, virtual_layout(world_size, gpus_per_node))
+    return conclude(*_gathered(_rows_of_this_process(loader)))
 
 
 def conclude(rows: Sequence[Row], layout: Layout) -> Audit:
@@ -129,20 +111,18 @@ def virtual_rows(
     local: int,
     tell: Callable[[ReadingProgress], None] = lambda _: None,
     python: str = "",
-    make: Make | None = None,
 ) -> list[Row]:
-    """Play the ranks and one rank alone; `tell` gets the progress."""
-    if make is None and not all(name.rpartition(":")):
+    """Play the ranks and one rank alone; `tell` gets the progress.
+
+    Raise UsageError for a name that cannot be, and LoaderError where a rank raised."""
+    if not all(name.rpartition(":")):
         raise UsageError(f"--loader {name!r}: set module:function, or file.py:function")
     if world < 1 or local < 1:
         raise UsageError(f"{world} ranks, {local} a node: set 1 or more")
     with tempfile.TemporaryDirectory(prefix="allranks-audit-") as folder:
         jobs = max(1, min(world + 1, usable_cores()))
         play = Play(name, world, min(local, world), jobs, folder)
-        if make is None:
-            failure = _play_apart(python or sys.executable, play, tell)
-        else:
-            failure = virtual.run(play, tell, make)
+        failure = _play_apart(python or sys.executable, play, tell)
         if failure is not None:
             who = "alone" if failure.rank == REFERENCE else f"as rank {failure.rank}"
             traceback, _, last_line = failure.error.rstrip().rpartition("\n")

@@ -144,7 +144,7 @@ def read(make: Make, count: Callable[[], None]) -> None:
                 break
 
 
-def play_rank(rank: int, play: Play, make: Make | None, tally: mmap.mmap) -> None:
+def play_rank(rank: int, play: Play, tally: mmap.mmap) -> None:
     """Play one rank, in a process of its own; `tally` gets its number of batches."""
     world = 1 if rank == REFERENCE else play.world
     number = max(rank, 0)
@@ -162,10 +162,10 @@ def play_rank(rank: int, play: Play, make: Make | None, tally: mmap.mmap) -> Non
     folder = os.path.dirname(os.path.abspath(__file__))
     if not import_file("allranks_data_probe", os.path.join(folder, "probe.py")).install():
         raise RuntimeError("the probe could not be put into torch's DataLoader")
-    read(make or find(play.loader), count)
+    read(find(play.loader), count)
 
 
-def fork_rank(rank: int, play: Play, make: Make | None, tally: mmap.mmap) -> int:
+def fork_rank(rank: int, play: Play, tally: mmap.mmap) -> int:
     """Fork a rank and give its process id; its output goes to standard error."""
     pid = os.fork()
     if pid:
@@ -173,7 +173,7 @@ def fork_rank(rank: int, play: Play, make: Make | None, tally: mmap.mmap) -> int
     code = 1
     try:
         os.dup2(2, 1)
-        play_rank(rank, play, make, tally)
+        play_rank(rank, play, tally)
         code = 0
     except BaseException:
         with open(error_file(rank, play), "w") as file:
@@ -201,7 +201,7 @@ def error_file(rank: int, play: Play) -> str:
     return os.path.join(play.folder, f"rank_{rank}.error")
 
 
-def run(play: Play, tell: Callable[[ReadingProgress], None], make: Make | None = None) -> ReadingProgress | None:
+def run(play: Play, tell: Callable[[ReadingProgress], None]) -> ReadingProgress | None:
     """Play the reference and all ranks, `jobs` at a time; stop at the first that raises, and give its traceback."""
     import torch.utils.data  # noqa: F401  (once, for all forks)
 
@@ -213,7 +213,7 @@ def run(play: Play, tell: Callable[[ReadingProgress], None], make: Make | None =
         while waiting or running:
             while waiting and len(running) < play.jobs:
                 rank = waiting.pop(0)
-                running[fork_rank(rank, play, make, tally)] = rank
+                running[fork_rank(rank, play, tally)] = rank
             error = ""
             failed = 0
             for pid in list(running):
