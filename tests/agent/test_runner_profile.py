@@ -105,7 +105,9 @@ def test_trace_has_the_program_s_operators_and_collectives(ranks: Ranks) -> None
         assert ended[rank].seconds > 0 and ended[rank].size == os.path.getsize(ranks.files.trace(rank, 1))
     assert not list(ranks.place.glob("*.trace*")), "the plain traces are gone"
     files = [ranks.files.trace(rank, 1) for rank in range(2)]
-    measured = measure([read_trace(file, pieces(Path(file))) for file in files], are_cut=True)
+    traces = [read_trace(file, pieces(Path(file))) for file in files]
+    assert [trace.rank for trace in traces] == [0, 1]
+    measured = measure(traces, are_cut=True)
     assert all(len(rank.steps) >= 3 for rank in measured.ranks)
     assert {kind.name: kind.size for kind in measured.collectives if kind.size == 4096} == {"all_reduce": 4096}
 

@@ -53,7 +53,7 @@ class Profile:
             return {"error": "its program has a profiler of torch itself, and a process has one at a time"}
         self.attend_end()
         self.recording = ActiveProfile(profiler, "%s.trace" % self.runner.ask, seconds)
-        why = self.recording.begin(self.runner.rank)
+        why = self.recording.begin()
         return {"error": why} if why else {}
 
     def end(self, channel: socket.socket) -> None:
@@ -126,17 +126,17 @@ class ActiveProfile:
         self.stopped = threading.Event()  # the profiler has stopped
         self.begins: Dict[str, Callable[..., Any]] = {}  # torch's own, which `yielding` stands before
 
-    def begin(self, rank: Optional[int]) -> str:
+    def begin(self) -> str:
         """Have a thread record, and return why it does not, if so. The profiler begins and ends in one thread."""
         import _thread
 
-        _thread.start_new_thread(self.run, (rank,))
+        _thread.start_new_thread(self.run, ())
         if not self.has_begun.wait(BEGIN_PATIENCE):
             self.abandon()
             return "torch's profiler did not begin within %g s" % BEGIN_PATIENCE
         return self.error
 
-    def run(self, rank: Optional[int]) -> None:
+    def run(self) -> None:
         """As a thread: record until the end, stop the profiler, write the trace, answer."""
         import signal
 
@@ -144,7 +144,7 @@ class ActiveProfile:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMIN + 7})
         reply: JsonObject = {}
         try:
-            self.start(rank)
+            self.start()
             self.has_begun.set()
             try:
                 self.wait()
@@ -161,10 +161,8 @@ class ActiveProfile:
             self.is_over = True
             self.settle(None, reply)
 
-    def start(self, rank: Optional[int]) -> None:
+    def start(self) -> None:
         """Start the profiler."""
-        import json
-
         autograd: Any = sys.modules["torch.autograd"]
         config, activities = configured(autograd)
         self.growth = -resident()
@@ -172,11 +170,6 @@ class ActiveProfile:
         self.stand_before()
         autograd._enable_profiler(config, activities)
         self.began = time.monotonic()
-        try:
-            world = {"rank": rank, "world_size": int(os.environ.get("WORLD_SIZE") or 1)}
-            autograd._add_metadata_json("distributedInfo", json.dumps(world))
-        except Exception:  # the file's name has the rank too
-            pass
 
     def wait(self) -> None:
         """Until the end is asked for, the time is over, or the trace takes too much memory."""
