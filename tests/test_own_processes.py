@@ -28,7 +28,6 @@ LOOKED_AT = {
 OF_THE_RANKS = {
     "agent/checks.py": "WITHOUT_WORKDIR",
     "agent/node_check.py": "QUESTION",
-    "agent/prelude.py": "FIRST",  # of bash, which imports nothing
 }
 ACCEPTS = {
     "agent/boot.py", "agent/door.py", "agent/peers.py", "agent/rendezvous_check.py", "agent/runner_recorder.py",

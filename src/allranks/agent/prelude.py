@@ -22,7 +22,6 @@ from .files import find_program
 
 SECONDS = 25.0
 TAIL = 2000  # characters of its last words
-PLACES = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
 DUMP = "import os, sys, json; os.fdopen(int(sys.argv[1]), 'wb').write(json.dumps(dict(os.environ)).encode())"
 
 # Bash runs the handlers' own commands under DEBUG too, so the last command but one is the one that failed. `$_`, which
@@ -93,8 +92,7 @@ class PreludeResult(NamedTuple):
 
 def run_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[str]) -> PreludeResult:
     """Run the prelude in the working directory, where that exists, and read the environment after it."""
-    bash = find_bash(environment)
-    if bash is None:
+    if find_program("bash", path=environment.get("PATH", os.defpath)) is None:
         return PreludeResult(None, "--prelude needs bash, which is not on PATH of this node")
     import tempfile  # late: 2 ms, and many runs have no prelude
 
@@ -107,17 +105,10 @@ def run_prelude(prelude: str, environment: Dict[str, str], workdir: Optional[str
             "ALLRANKS_DUMP": DUMP,
         }
         where = workdir if workdir and os.path.isdir(workdir) else None
-        words = [bash, "-c", FIRST + prelude + LAST]
+        words = ["bash", "-c", FIRST + prelude + LAST]
         ended = run_command(words, SECONDS, -4 * TAIL, {**environment, **variables}, where, kept_fd=reports.fileno())
         reports.seek(0)
         return _read(ended, reports.read())
-
-
-def find_bash(environment: Dict[str, str]) -> Optional[str]:
-    """Name the bash of the node's PATH, else find it where distributions have it."""
-    if find_program("bash", path=environment.get("PATH", os.defpath)):
-        return "bash"
-    return next((place for place in PLACES if os.access(place, os.X_OK)), None)
 
 
 def _read(ended: Ran, said: bytes) -> PreludeResult:
