@@ -14,7 +14,6 @@ import pytest
 from tests.hosts.waiting import wait_until
 from tests.ports import free_port
 
-from allranks.agent import runner_ray
 from allranks.agent.node_directory import remove
 
 RUNNER = Path(__file__).parents[2] / "src" / "allranks" / "agent" / "runner_ray.py"
@@ -186,11 +185,3 @@ def test_a_long_directory_gets_a_short_name_that_the_agent_removes(stand_in: Sta
     assert link.resolve() == long and len(str(link)) < 25
     remove(str(stand_in.node))
     assert not link.is_symlink() and not stand_in.node.exists()
-
-
-def test_children_are_found_where_the_kernel_does_not_list_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    child = subprocess.Popen(["sleep", "60"])
-    monkeypatch.setattr(os.path, "exists", lambda _: False)
-    assert child.pid in runner_ray.children(os.getpid())
-    child.kill()
-    child.wait()

@@ -284,11 +284,7 @@ def text_of(path: str, first: int = 0) -> str:
 
 def children(pid: int) -> List[int]:
     """List the children of a process."""
-    listed = "/proc/%d/task/%d/children" % (pid, pid)
-    if os.path.exists(listed):
-        return [int(word) for word in text_of(listed).split()]
-    every = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # a kernel without CONFIG_PROC_CHILDREN
-    return [one for one in every if fields_of(one)[1:2] == [str(pid)]]
+    return [int(word) for word in text_of("/proc/%d/task/%d/children" % (pid, pid)).split()]
 
 
 def fields_of(pid: int) -> List[str]:
