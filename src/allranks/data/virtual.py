@@ -12,10 +12,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import mmap
 import os
 import random
-import struct
 import sys
 import time
 import traceback
@@ -41,11 +39,10 @@ class Play(NamedTuple):
 
 
 class ReadingProgress(NamedTuple):
-    """How many ranks are done, of how many, and what they have read. `error`: the traceback of a `rank` that raised."""
+    """How many ranks are done, of how many. `error`: the traceback of a `rank` that raised."""
 
     done: int
     of: int
-    batches: int
     rank: int = 0
     error: str = ""
 
@@ -127,7 +124,7 @@ def begin_epoch(loader: object, epoch: int) -> None:
             return
 
 
-def read(make: Make, count: Callable[[], None]) -> None:
+def read(make: Make) -> None:
     """Read the first epoch, and of the second the first batch.
 
     A function that yields its loader once an epoch is taken at its word on set_epoch."""
@@ -139,33 +136,25 @@ def read(make: Make, count: Callable[[], None]) -> None:
         if loader is made:
             begin_epoch(loader, epoch)
         for _ in loader:
-            count()
             if epoch:
                 break
 
 
-def play_rank(rank: int, play: Play, tally: mmap.mmap) -> None:
-    """Play one rank, in a process of its own; `tally` gets its number of batches."""
+def play_rank(rank: int, play: Play) -> None:
+    """Play one rank, in a process of its own."""
     world = 1 if rank == REFERENCE else play.world
     number = max(rank, 0)
-    batches = 0
     os.environ.update(environment(number, world, play.local))
     os.environ["ALLRANKS_AUDIT_FILE"] = os.path.join(play.folder, f"rank_{rank}.jsonl")
     os.environ["ALLRANKS_AUDIT_BATCHES"] = play.batches
-
-    def count() -> None:
-        nonlocal batches
-        batches += 1
-        struct.pack_into("<Q", tally, 8 * (rank + 1), batches)
-
     pretend(number, world)
     folder = os.path.dirname(os.path.abspath(__file__))
     if not import_file("allranks_data_probe", os.path.join(folder, "probe.py")).install():
         raise RuntimeError("the probe could not be put into torch's DataLoader")
-    read(find(play.loader), count)
+    read(find(play.loader))
 
 
-def fork_rank(rank: int, play: Play, tally: mmap.mmap) -> int:
+def fork_rank(rank: int, play: Play) -> int:
     """Fork a rank and give its process id; its output goes to standard error."""
     pid = os.fork()
     if pid:
@@ -173,7 +162,7 @@ def fork_rank(rank: int, play: Play, tally: mmap.mmap) -> int:
     code = 1
     try:
         os.dup2(2, 1)
-        play_rank(rank, play, tally)
+        play_rank(rank, play)
         code = 0
     except BaseException:
         with open(error_file(rank, play), "w") as file:
@@ -208,12 +197,11 @@ def run(play: Play, tell: Callable[[ReadingProgress], None]) -> ReadingProgress 
     waiting = [REFERENCE, *range(play.world)]
     total = len(waiting)
     running: dict[int, int] = {}  # ranks by process id
-    tally = mmap.mmap(-1, 8 * total)
     try:
         while waiting or running:
             while waiting and len(running) < play.jobs:
                 rank = waiting.pop(0)
-                running[fork_rank(rank, play, tally)] = rank
+                running[fork_rank(rank, play)] = rank
             error = ""
             failed = 0
             for pid in list(running):
@@ -222,8 +210,7 @@ def run(play: Play, tell: Callable[[ReadingProgress], None]) -> ReadingProgress 
                     rank = running.pop(pid)
                     error = error_of(rank, play, status) or error
                     failed = rank if status else failed
-            batches = sum(struct.unpack(f"<{total}Q", tally))
-            progress = ReadingProgress(total - len(waiting) - len(running), total, batches, failed, error)
+            progress = ReadingProgress(total - len(waiting) - len(running), total, failed, error)
             tell(progress)
             if error:
                 return progress
