@@ -16,7 +16,6 @@ import json
 import math
 import os
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -330,7 +329,6 @@ def describe(loader: Loader) -> dict[str, object]:
         "sampler": type(inner[-1]).__name__ if inner else "",
         "sampler_len": None if iterable or not inner else safely(len, inner[-1]),
         "replicas": integer(attribute(("num_replicas", "num_processes"), *inner)),
-        "sampler_rank": integer(attribute(("rank", "process_index"), *inner)),
         "shuffle": shuffles(dataset, inner),
         "replacement": bool(attribute(("replacement",), *inner)),
         "has_set_epoch": any(hasattr(owner, "set_epoch") for owner in [*inner, dataset]),
@@ -357,7 +355,6 @@ class Notes:
         self.pid = os.getpid()
         self.loaders: list[KnownLoader] = []
         self.current: Epoch | None = None
-        self.spent = 0.0  # seconds in here
 
     def write(self, kind: str, **more: object) -> None:
         """Write one line; a disk that is full loses it."""
@@ -413,7 +410,6 @@ class Epoch:
 
     def batch(self, batch: object) -> bool:
         """Note a batch; tell whether that was the last to note."""
-        began = time.perf_counter()
         asked = self.asked.pop(0) if self.asked else None
         indices = list(asked) if isinstance(asked, (list, tuple)) else []
         index = [as_index(one) for one in indices or [asked]]
@@ -427,8 +423,6 @@ class Epoch:
             self.notes.write(
                 "data-batch",
                 loader=self.at,
-                epoch=0,
-                batch=self.batches,
                 n=len(index) if indexed else len(hashes),
                 grad=grad_enabled(),
                 index=index[:KEEP] if indexed else None,
@@ -439,13 +433,11 @@ class Epoch:
             order = digest(repr(index if indexed else hashes).encode())
             self.notes.write("data-epoch", loader=self.at, epoch=self.number, set_to=self.set_to, order=order)
         self.batches += 1
-        self.notes.spent += time.perf_counter() - began
         return self.limit is not None and self.batches >= self.limit
 
     def end(self, batches: int) -> None:
         """Note that the loader had no more."""
-        spent = round(self.notes.spent, 6)
-        self.notes.write("data-end", loader=self.at, epoch=self.number, batches=batches, spent=spent)
+        self.notes.write("data-end", loader=self.at, epoch=self.number, batches=batches)
 
 
 def as_index(value: object) -> int | str | None:

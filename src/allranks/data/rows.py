@@ -43,7 +43,6 @@ class LoaderRow:
     sampler: str = ""
     sampler_len: int | None = None
     replicas: int | None = None
-    sampler_rank: int | None = None
     shuffle: bool | None = None
     replacement: bool | None = None
     has_set_epoch: bool | None = None
