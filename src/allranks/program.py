@@ -252,7 +252,6 @@ def init_process_group(
     backend: str | None = None,
     timeout: float | None = None,
     master_timeout: float | None = None,
-    quiet: bool = False,
 ) -> Group:
     """Call torch.distributed.init_process_group, with reasons where it would hang. Give who and where this rank is.
 
@@ -286,12 +285,12 @@ def init_process_group(
         export_place(place, os.environ)
         who = f"rank {place.rank} of {place.world_size} (local rank {place.local_rank}) on {socket.gethostname()}"
         where = f"master {place.master}, backend {backend}, device {device}, timeout {timeout_text}"
-        say(quiet, f"{who}: {where}")
+        say(f"{who}: {where}")
         for note in place.notes if place.rank == 0 else ():
-            say(quiet, f"note: {note}")
-        store = meet(place, patience, quiet)
+            say(f"note: {note}")
+        store = meet(place, patience)
         dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size, **limit)
-        say(quiet, "initialisation successful")
+        say("initialisation successful")
     place = replace(place, rank=dist.get_rank(), world_size=dist.get_world_size())
     return Group(**vars(place), device=device, backend=str(dist.get_backend()), timeout=timeout)
 
@@ -332,7 +331,7 @@ def export_place(place: ProgramPlace, environ: MutableMapping[str, str]) -> None
     environ.setdefault("MASTER_PORT", str(place.port))
 
 
-def meet(place: ProgramPlace, patience: float, quiet: bool) -> Store:
+def meet(place: ProgramPlace, patience: float) -> Store:
     """Give the store at the master, once all ranks are there; StartError names those that are not."""
     import torch.distributed  # late: report_step does without
 
@@ -340,9 +339,9 @@ def meet(place: ProgramPlace, patience: float, quiet: bool) -> Store:
     ends = time.monotonic() + patience
     serves = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     if not serves:
-        wait_for_master(place.address, place.port, ends, quiet)
+        wait_for_master(place.address, place.port, ends)
     elif place.world_size > 1 and not is_own(place.address):
-        say(quiet, f"note: MASTER_ADDR={place.address} is not an address of this host, where rank 0 is")
+        say(f"note: MASTER_ADDR={place.address} is not an address of this host, where rank 0 is")
     span = datetime.timedelta(seconds=max(1.0, ends - time.monotonic()))
     try:
         store = dist.TCPStore(place.address, place.port, place.world_size, serves, span, False)
@@ -353,10 +352,10 @@ def meet(place: ProgramPlace, patience: float, quiet: bool) -> Store:
             "who holds it: ss -ltnp"
         ) from error
     if serves and place.world_size > 1:
-        say(quiet, f"master {place.master} is ready for connections")
+        say(f"master {place.master} is ready for connections")
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store.set_timeout(datetime.timedelta(seconds=2 * patience + 60))  # rank 0 may have begun to count later
-    _gather(dist.PrefixStore(f"allranks/{attempt}", store), place, ends, quiet)
+    _gather(dist.PrefixStore(f"allranks/{attempt}", store), place, ends)
     store.set_timeout(datetime.timedelta(seconds=1800))  # as torch's own: what libraries later wait for in it
     group: Store = dist.PrefixStore(f"group/{attempt}", store)
     return group
@@ -379,7 +378,7 @@ def is_own(address: str) -> bool:
     return False
 
 
-def until(look: Callable[[], str], ends: float, pause: float, line: Callable[[str, float], str], quiet: bool) -> str:
+def until(look: Callable[[], str], ends: float, pause: float, line: Callable[[str, float], str]) -> str:
     """Look until nothing is missing any more, or the time is over; give what is missing then.
 
     Every ten seconds it is said, in the `line` for what is missing and for the seconds so far.
@@ -393,25 +392,23 @@ def until(look: Callable[[], str], ends: float, pause: float, line: Callable[[st
             return reason
         if now - spoke >= SAY_EVERY:
             spoke = now
-            say(quiet, line(reason, now - began))
+            say(line(reason, now - began))
         time.sleep(min(pause, max(0.0, ends - now)))
 
 
-def wait_for_master(address: str, port: int, ends: float, quiet: bool) -> None:
+def wait_for_master(address: str, port: int, ends: float) -> None:
     """Wait until the master listens; the reason why not is said every ten seconds, and in the error."""
     master = f"master {address}:{port}"
-    say(quiet, f"waiting for {master}")
+    say(f"waiting for {master}")
     began = time.monotonic()
 
     def look() -> str:
         return try_master(address, port, min(3.0, max(0.2, ends - time.monotonic())))
 
-    reason = until(
-        look, ends, TRY_EVERY, lambda why, spent: f"still waiting for {master} ({spent:.0f} s): {why}", quiet
-    )
+    reason = until(look, ends, TRY_EVERY, lambda why, spent: f"still waiting for {master} ({spent:.0f} s): {why}")
     if reason:
         raise StartError(f"{master} was not ready within {time.monotonic() - began:.0f} s: {reason}")
-    say(quiet, f"{master} is ready for connections")
+    say(f"{master} is ready for connections")
 
 
 def try_master(address: str, port: int, seconds: float) -> str:
@@ -440,7 +437,7 @@ def try_master(address: str, port: int, seconds: float) -> str:
     return reason
 
 
-def _gather(store: Store, place: ProgramPlace, ends: float, quiet: bool) -> None:
+def _gather(store: Store, place: ProgramPlace, ends: float) -> None:
     """Let all ranks say that they are here; rank 0 looks who is missing, and all learn it."""
     if place.world_size == 1:
         return
@@ -452,7 +449,7 @@ def _gather(store: Store, place: ProgramPlace, ends: float, quiet: bool) -> None
             missing[:] = [rank for rank in missing if not _is_there(store, f"here/{rank}")]
             return spans(missing)
 
-        until(look, ends, 0.05, lambda ranks, spent: f"waiting for {ranks} ({spent:.0f} s)", quiet)
+        until(look, ends, 0.05, lambda ranks, spent: f"waiting for {ranks} ({spent:.0f} s)")
         store.set("go", json.dumps(missing))
         time.sleep(1.0 if missing else 0.0)  # the others read it before the store goes with this process
     else:
@@ -503,10 +500,8 @@ def spans(ranks: list[int]) -> str:
     return f"ranks {', '.join(texts)}"
 
 
-def say(quiet: bool, text: str) -> None:
+def say(text: str) -> None:
     """Print one line, in ASCII whatever the locale; do nothing where standard output is closed."""
-    if quiet:
-        return
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.write(text.encode("ascii", "backslashreplace").decode("ascii") + "\n")
         sys.stdout.flush()
@@ -538,7 +533,7 @@ def report_step(step: int, total: int | None = None, **metrics: Any) -> Row:
         words = [f"step {step}" if total is None else f"step {step}/{total}"]
         for name in metrics:
             words.append(f"{name} {row[name]:.6g}" if isinstance(row[name], float) else f"{name} {row[name]}")
-        say(False, " ".join(words))
+        say(" ".join(words))
     return row
 
 

@@ -131,7 +131,7 @@ def test_a_master_that_never_comes_is_no_hang(capsys: pytest.CaptureFixture[str]
     port = free_port()
     why = f"master 127.0.0.1:{port} was not ready within . s: .*no process listens"
     with pytest.raises(program.StartError, match=why):
-        program.wait_for_master("127.0.0.1", port, time.monotonic() + 0.7, False)
+        program.wait_for_master("127.0.0.1", port, time.monotonic() + 0.7)
     assert capsys.readouterr().out == f"waiting for master 127.0.0.1:{port}\n"
 
 
@@ -140,7 +140,7 @@ def test_what_is_awaited_is_said_as_it_is(
 ) -> None:
     monkeypatch.setattr(program, "SAY_EVERY", 0.0)
     with pytest.raises(program.StartError, match=r"the name \{master\} does not resolve"):
-        program.wait_for_master("{master}", 5, time.monotonic() + 0.3, False)
+        program.wait_for_master("{master}", 5, time.monotonic() + 0.3)
     assert "still waiting for master {master}:5 (0 s): the name {master} does not resolve" in capsys.readouterr().out
 
 
