@@ -289,11 +289,6 @@ class Forking:
             self._node.tell(answer._replace(attempt=self._attempt))
             self._go()
 
-    def reaped(self, statuses: Dict[int, int]) -> None:
-        """Note how the template has ended, among the children that have."""
-        if self._template is not None and self._template.process.pid in statuses:
-            self._template.status = statuses[self._template.process.pid]
-
     def fork(self, order: RankOrder, environment: Dict[str, str]) -> Optional[Tuple[Process, int]]:
         """Give a rank of the template; None where it is to be started."""
         template = self._template

@@ -192,7 +192,6 @@ class Ranks:
         clear_wake(wake)
         statuses = reap_children()
         self._saving.look(float("inf"))  # what a rank has saved comes before its end
-        self._forking.reaped(statuses)
         if self.attempt is not None:
             self.attempt.reaped(statuses)
 

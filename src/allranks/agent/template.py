@@ -25,7 +25,6 @@ from .processes import Process, read_process, send_signal
 from .rank_start import RankStartError, TemplateLost, output_pipe, start_process
 
 FORK_SECONDS = 10.0  # a fork takes 10 ms
-EXIT_SECONDS = 0.2  # from the end of the channel until the process can be waited for
 ANSWER_LIMIT = 1 << 20
 SEND_BUFFER = 1 << 20  # bytes; the kernel gives twice net.core.wmem_max, 416 KB. 2,000 modules take 190 KB
 OUTPUT_SHOWN = 200
@@ -43,7 +42,6 @@ class TemplateProcess:
         self._data = bytearray()
         self.channel, other = socket.socketpair()
         self.ready = False
-        self.status: Optional[int] = None  # as waitpid gave it
         environment = dict(common)
         environment[TEMPLATE] = str(other.fileno())
         try:
@@ -108,23 +106,8 @@ class TemplateProcess:
         return ""
 
     def last_words(self) -> str:
-        """Say how it has ended, and what it has printed."""
-        deadline = time.monotonic() + EXIT_SECONDS
-        while self.status is None and time.monotonic() < deadline:
-            try:
-                pid, status = os.waitpid(self.process.pid, os.WNOHANG)
-            except OSError:  # reaped before, or not ended
-                break
-            if pid:
-                self.status = status
-            else:
-                time.sleep(0.002)
-        how = "ended"
-        if self.status is not None and os.WIFSIGNALED(self.status):
-            how = "was killed by signal %d" % os.WTERMSIG(self.status)
-        elif self.status is not None:
-            how = "ended with code %d" % os.WEXITSTATUS(self.status)
-        return "the process that imports %s: %s" % (how, self._words() or "it printed nothing")
+        """Say that it has ended, and what it has printed."""
+        return "the process that imports ended: %s" % (self._words() or "it printed nothing")
 
     def _words(self) -> str:
         try:
