@@ -85,12 +85,10 @@ class Agent:
             "hostname": self._name,
             "own_name": {"addresses": [address]},
             "interfaces": [
-                {"name": "lo", "index": 1, "up": True, "running": True, "loopback": True, "addresses": [loopback]},
-                {"name": "eth0", "index": 2, "up": True, "running": True, "loopback": False, "addresses": [own]},
+                {"name": "lo", "up": True, "running": True, "loopback": True, "addresses": [loopback]},
+                {"name": "eth0", "up": True, "running": True, "loopback": False, "addresses": [own]},
             ],
             "identity": {**self._facts["identity"], "boot_id": f"b{self.index}", "machine_id": f"m{self.index}"},
-            "t": time.time(),
-            "monotonic": time.monotonic(),
         }
         self.link.send(FactsMessage(facts))
 

@@ -27,7 +27,7 @@ from allranks.settings import RunSpec
 
 PARTS = {
     "hostname", "own_name", "interfaces", "interpreter", "workdir", "script", "shm", "disk", "gpus", "nccl",
-    "logind", "identity", "scheduler", "cpu", "mem", "load", "data", "t", "monotonic",
+    "logind", "identity", "scheduler", "cpu", "mem", "data",
 }  # fmt: skip
 
 
@@ -61,8 +61,8 @@ def test_interfaces_are_those_of_ip() -> None:
             break
     for mine, theirs in zip(found, before, strict=True):
         flags = theirs["flags"]
-        expected = (theirs["ifname"], theirs["ifindex"], "UP" in flags, "LOOPBACK" in flags)
-        assert (mine["name"], mine["index"], mine["up"], mine["loopback"]) == expected
+        expected = (theirs["ifname"], "UP" in flags, "LOOPBACK" in flags)
+        assert (mine["name"], mine["up"], mine["loopback"]) == expected
         assert {(a["address"], a["prefix"], a["scope"]) for a in mine["addresses"]} == {
             (a["local"], a["prefixlen"], a["scope"].replace("site", "global")) for a in theirs["addr_info"]
         }
@@ -86,7 +86,7 @@ def test_collect_has_every_part_and_is_json(tmp_path: Path) -> None:
     found = json.loads(json.dumps(collected(request)))
     assert set(found) == PARTS
     assert [k for k, v in found.items() if isinstance(v, dict) and "error" in v] == []
-    assert found["workdir"] == {"path": str(tmp_path), "exists": True, "readable": True, "cwd_ok": True}
+    assert found["workdir"] == {"path": str(tmp_path), "exists": True, "cwd_ok": True}
     assert found["script"]["exists"] and found["script"]["kind"] == "python-script"
     assert found["interpreter"]["version"] == ".".join(map(str, sys.version_info[:3]))
     assert found["interpreter"]["how"] == f"--python: {sys.executable}"
@@ -229,7 +229,7 @@ def test_an_interpreter_that_leaves_a_process_behind_answers(tmp_path: Path) -> 
     wrapper = put(tmp_path, "python", script)
     try:
         answer = asked(str(wrapper), "/", {"PATH": os.environ["PATH"]}, seconds=60.0)
-        assert answer["executable"] == sys.executable
+        assert answer["version"] == ".".join(map(str, sys.version_info[:3]))
         assert Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
     finally:
         os.kill(int((tmp_path / "pid").read_text()), 9)
@@ -247,7 +247,7 @@ def test_old_interpreters_answer(version: str) -> None:
     path = f"/root/.pyenv/versions/{version}/bin/python"
     if not Path(path).exists():
         pytest.skip(f"no Python {version} here")
-    assert asked(path, "/", {}) == {"version": version, "executable": path}
+    assert asked(path, "/", {}) == {"version": version}
 
 
 def test_files_of_the_user(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_files_of_the_user(tmp_path: Path) -> None:
     program = encode(facts.find_target(read_command(["no-such-program"]), str(tmp_path), environ))
     assert program == {"kind": "program", "name": "no-such-program", "path": "no-such-program", "exists": False}
     module = encode(facts.find_target(read_command(["-m", "pkg"]), str(tmp_path), environ))
-    assert module == {"kind": "python-module", "module": "pkg"}
+    assert module == {"kind": "python-module"}
 
 
 @pytest.mark.parametrize(
@@ -286,9 +286,9 @@ def test_the_program_of_another_launcher_is_its_first_word(command: str, program
 
 
 def test_disk_names_the_first_base_that_can_be_written(tmp_path: Path) -> None:
-    disk = encode(facts.disk_facts("/nowhere", ["/proc/none", str(tmp_path), "/tmp"]))
+    disk = encode(facts.disk_facts(["/proc/none", str(tmp_path), "/tmp"]))
     assert disk["node_dir"]["path"] == str(tmp_path) and disk["node_dir"]["bytes"] > 0
-    assert disk["node_dirs"][0]["writable"] is False and disk["workdir"]["writable"] is False
+    assert disk["node_dirs"][0]["writable"] is False
 
 
 def test_nccl_files_and_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

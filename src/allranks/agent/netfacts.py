@@ -41,7 +41,7 @@ def interfaces() -> List[InterfaceFacts]:
         names = [value for kind, value in attributes(body, 16) if kind == _IFLA_IFNAME]
         if names:
             up, running, loopback = (bool(flags & bit) for bit in (IFF_UP, IFF_RUNNING, IFF_LOOPBACK))
-            items[index] = InterfaceFacts(_text(names[0]), index, up, running, loopback)
+            items[index] = InterfaceFacts(_text(names[0]), up, running, loopback)
     for body in dump(socket.NETLINK_ROUTE, _RTM_GETADDR, bytes(struct.calcsize("=BBBBI")), _RTM_NEWADDR):
         index = struct.unpack_from("=I", body, 4)[0]
         if index in items:

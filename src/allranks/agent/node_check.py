@@ -12,7 +12,6 @@ import os
 import pwd
 import re
 import socket
-import time
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.protocol.codec import DecodeError, decode_parts, encode
@@ -61,7 +60,7 @@ QUESTION = r"""
 import sys
 sys.path[:] = [p for p in sys.path if p]
 import os
-out = {"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable}
+out = {"version": "%d.%d.%d" % sys.version_info[:3]}
 if "free-threading build" in sys.version:
     out["version"] += "t"
 def find(name):
@@ -149,14 +148,12 @@ def check_node(order: SetupOrder, session: Dict[str, str]) -> NodeCheck:
 
 
 def collect(order: SetupOrder) -> JsonObject:
-    """Collect the facts of this node (keys: see `_parts`, and hostname, t, monotonic). Never raises."""
+    """Collect the facts of this node (keys: see `_parts`, and hostname). Never raises."""
     facts = {"hostname": socket.gethostname(), **collect_parts(_parts(order))}
     if order.checks:
         from .checks import NodeHost, collect_checks  # late: they need preflight, a third of an agent's start
 
         facts.update(collect_checks(order.checks, NodeHost(encode(order), order.environ, facts)))
-    facts["t"] = time.time()
-    facts["monotonic"] = time.monotonic()
     return facts
 
 
@@ -169,7 +166,7 @@ def _parts(order: SetupOrder) -> List[FactPart]:
         FactPart("interpreter", lambda: interpreter(order, program, workdir, environ), INTERPRETER_SECONDS + 2),
         FactPart("workdir", lambda: _workdir(workdir), FILE_SECONDS),
         FactPart("script", lambda: find_target(program, workdir, _with_programs(order, environ)), FILE_SECONDS),
-        FactPart("disk", lambda: disk_facts(workdir, bases(order.node_dir)), FILE_SECONDS),
+        FactPart("disk", lambda: disk_facts(bases(order.node_dir)), FILE_SECONDS),
         FactPart("data", lambda: list(map(_data, order.data_paths)), FILE_SECONDS),
         FactPart("nccl", lambda: nccl_facts(environ), FILE_SECONDS),
         FactPart("interfaces", netfacts.interfaces),
@@ -180,38 +177,37 @@ def _parts(order: SetupOrder) -> List[FactPart]:
         FactPart("scheduler", lambda: scheduler(os.environ, read_text("/proc/self/cgroup"))),
         FactPart("cpu", lambda: len(os.sched_getaffinity(0))),
         FactPart("mem", _memory),
-        FactPart("load", os.getloadavg),
     ]
 
 
 def _workdir(path: str) -> DirectoryFacts:
     exists = os.path.isdir(path)
-    return DirectoryFacts(path, exists, os.access(path, os.R_OK), exists and os.access(path, os.X_OK))
+    return DirectoryFacts(path, exists, exists and os.access(path, os.X_OK))
 
 
 def _data(path: str) -> PathFacts:
     return PathFacts(path, os.path.exists(path), os.access(path, os.R_OK))
 
 
-def disk_facts(workdir: str, node_dirs: List[str]) -> DiskFacts:
-    """Measure the working directory and the places for a node directory; the first one that can be written is taken."""
+def disk_facts(node_dirs: List[str]) -> DiskFacts:
+    """Measure the places for a node directory; the first one that can be written is taken."""
     places = tuple(_space(path) for path in node_dirs)
     usable = next((p for p in places if p.writable), None)
-    return DiskFacts(usable, places, _space(workdir))
+    return DiskFacts(usable, places)
 
 
 def _space(path: str) -> FreeSpace:
     try:
         disk = os.statvfs(path)
-    except OSError as error:
-        return FreeSpace(path, False, error=error.strerror or str(error))
+    except OSError:
+        return FreeSpace(path)
     writable = os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK) and not disk.f_flag & os.ST_RDONLY
     return FreeSpace(path, writable, disk.f_bavail * disk.f_frsize, disk.f_favail if disk.f_files else None)
 
 
 def _shm() -> SharedMemory:
     disk = os.statvfs("/dev/shm")
-    return SharedMemory(disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize)
+    return SharedMemory(disk.f_blocks * disk.f_frsize)
 
 
 def nccl_facts(environ: Mapping[str, str]) -> NcclFacts:
@@ -334,10 +330,8 @@ def _with_programs(order: SetupOrder, environ: Mapping[str, str]) -> Mapping[str
 def find_target(program: Words, workdir: str, environ: Mapping[str, str]) -> TargetFacts:
     """Tell whether the script or the program is there."""
     target = program.target
-    if target is None:
+    if target is None or program.kind == "python-module":
         return TargetFacts(program.kind)
-    if program.kind == "python-module":
-        return TargetFacts(program.kind, module=target)
     if program.kind == "program":
         place = lookup(target, workdir, environ)
         return TargetFacts(program.kind, name=target, path=place or target, exists=place is not None)

@@ -28,7 +28,6 @@ class InterfaceFacts(NamedTuple):
     """A network interface of a node."""
 
     name: str
-    index_: int = 0
     up: bool = False
     running: bool = False
     loopback: bool = False
@@ -117,7 +116,6 @@ class Interpreter(NamedTuple):
     how: str = ""
     path: str = ""
     version: str = ""
-    executable: str = ""
     torch: Optional[str] = None
     ray: str = ""
     cuda: str = ""
@@ -134,7 +132,6 @@ class DirectoryFacts(NamedTuple):
 
     path: str = ""
     exists: bool = False
-    readable: bool = False
     cwd_ok: bool = False
 
 
@@ -147,7 +144,6 @@ class TargetFacts(NamedTuple):
     """
 
     kind: str = ""
-    module: str = ""
     name: str = ""
     path: str = ""
     exists: Optional[bool] = None
@@ -165,28 +161,25 @@ class PathFacts(NamedTuple):
 
 @omit_none
 class FreeSpace(NamedTuple):
-    """Free bytes and inodes (None: not counted) for this user of the file system at a path, or why they are unknown."""
+    """Free bytes and inodes for this user of the file system at a path; None: not known, or not counted."""
 
     path: str = ""
     writable: bool = False
     bytes: Optional[int] = None
     inodes: Optional[int] = None
-    error: Optional[str] = None
 
 
 class DiskFacts(NamedTuple):
-    """The node directory that was chosen, the places that were tried for it, and the working directory."""
+    """The node directory that was chosen, and the places that were tried for it."""
 
     node_dir: Optional[FreeSpace] = None
     node_dirs: Tuple[FreeSpace, ...] = ()
-    workdir: Optional[FreeSpace] = None
 
 
 class SharedMemory(NamedTuple):
     """Bytes of /dev/shm; -1: not known."""
 
     bytes: int = -1
-    free: int = -1
 
 
 class LoginFacts(NamedTuple):
