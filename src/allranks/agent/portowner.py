@@ -1,7 +1,7 @@
 """Who holds a TCP port on this machine, as far as this user may see.
 
 Sockets come from sock_diag(7), which also knows sockets that are bound and do not listen (state 13,
-Linux 6.8 and newer), else from /proc/net/tcp and tcp6. The process comes from /proc/PID/fd.
+Linux 6.8 and newer). The process comes from /proc/PID/fd.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import re
 import socket
 import struct
 import time
+from contextlib import suppress
 from typing import List, Optional, Set, Tuple
 
 from allranks.protocol.node_names import RUN_TAG
 from allranks.protocol.processes import PortOwner
 from allranks.protocol.records import NamedTuple
 
-from .files import read_link, read_text
+from .files import read_link
 from .netfacts import tcp_sockets
 from .processes import (
     Process,
@@ -32,9 +33,7 @@ from .processes import (
 NODE_LOG = r"/allranks-\d+/([^/]+)/node_[^/]+/node\.log$"
 LISTEN = 10
 BOUND = (7, 13)  # asked for as TCP_BOUND_INACTIVE, answered as TCP_CLOSE
-STATES = {1: "established", 6: "TIME_WAIT", LISTEN: "listen", 7: "bound", 13: "bound"}
 SCAN_SECONDS = 1.0
-TABLE_LIMIT = 32 << 20  # bytes of /proc/net/tcp
 
 
 class _Socket(NamedTuple):
@@ -44,27 +43,19 @@ class _Socket(NamedTuple):
 
 
 def who_holds(port: int) -> Optional[PortOwner]:
-    """Give the process on a port; None where no socket is on it.
+    """Give the process on a port; None where no socket is seen on it.
 
-    Where the socket is seen but its process is not (another user's), the pid is absent and `note` says so.
-    Never raises; takes about 1 s at most.
+    Where the socket is seen but its process is not (another user's), the pid is absent. Takes about 1 s at most.
     """
-    try:
-        sockets = _sockets(port)
-    except Exception as error:
-        return PortOwner(note="could not look: %s" % error)
+    sockets = _sockets(port)
     if not sockets:
         return None
     best = min(sockets, key=lambda s: (s.state != LISTEN, s.state not in BOUND, s.inode == 0))
-    owner = PortOwner(uid=best.uid, user=user_name(best.uid), state=STATES.get(best.state, "state %d" % best.state))
-    if best.inode == 0:
-        return owner._replace(note="an old connection in %s, no process" % owner.state)
     process = _process_of({s.inode for s in sockets if s.state == best.state and s.inode})
     if process is None:
-        return owner._replace(note="inode known but process not visible")
+        return PortOwner(user_name(best.uid))
     run, run_lives = _run_of(process)
-    command = command_of(process.pid)
-    return owner._replace(pid=process.pid, start_time=process.start, command=command, run=run, run_lives=run_lives)
+    return PortOwner(user_name(best.uid), process.pid, command_of(process.pid), run, run_lives)
 
 
 def _run_of(process: Process) -> Tuple[Optional[str], Optional[bool]]:
@@ -85,20 +76,14 @@ def _run_of(process: Process) -> Tuple[Optional[str], Optional[bool]]:
 
 
 def _sockets(port: int) -> List[_Socket]:
-    """Take those that the kernel gives as inet_diag_msg (linux/inet_diag.h), else those of /proc."""
+    """Take those that the kernel gives as inet_diag_msg (linux/inet_diag.h); it may refuse."""
     sockets: List[_Socket] = []
-    for family, table in ((socket.AF_INET, "/proc/net/tcp"), (socket.AF_INET6, "/proc/net/tcp6")):
-        try:
-            answers = list(tcp_sockets(family, states=0xFFFFFFFF))
-            for answer in answers:  # all or none: what /proc has is not to stand beside a part of them
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError):
+            for answer in tcp_sockets(family, states=0xFFFFFFFF):
                 if struct.unpack_from(">H", answer, 4)[0] == port:
                     uid, inode = struct.unpack_from("=II", answer, 64)
                     sockets.append(_Socket(answer[1], uid, inode))
-        except OSError:
-            for line in read_text(table, TABLE_LIMIT).splitlines()[1:]:
-                words = line.split()
-                if len(words) > 9 and int(words[1].rpartition(":")[2], 16) == port:
-                    sockets.append(_Socket(int(words[3], 16), int(words[7]), int(words[9])))
     return sockets
 
 

@@ -10,18 +10,13 @@ from .records import NamedTuple
 
 @omit_none
 class PortOwner(NamedTuple):
-    """Who holds a port, as far as this user may see; `note` says why the process is not known.
+    """Who holds a port, as far as this user may see: the `user` alone where the process is not visible.
 
-    `start_time` is in clock ticks since boot. Of a process of an allranks run `run` is that run's uid, and
-    `run_lives` says whether its agent runs."""
+    Of a process of an allranks run `run` is that run's uid, and `run_lives` says whether its agent runs."""
 
-    uid: Optional[int] = None
     user: Optional[str] = None
-    state: Optional[str] = None
     pid: Optional[int] = None
-    start_time: Optional[int] = None
     command: Optional[str] = None
-    note: Optional[str] = None
     run: Optional[str] = None
     run_lives: Optional[bool] = None
 
