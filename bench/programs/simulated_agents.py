@@ -108,7 +108,7 @@ class Agent:
         for rank in order["ranks"]:
             number = rank["rank"]
             size = int(rank["env"]["WORLD_SIZE"])
-            self.link.send(StartedMessage(number, 2000 + number, self._attempt, 1, now))
+            self.link.send(StartedMessage(number, 2000 + number, self._attempt, now))
             if not self._trains:
                 continue
             self.link.send(ReportMessage("init-entered", number, now))

@@ -648,13 +648,13 @@ def should_save(step: int) -> bool:
         path = os.environ.get("ALLRANKS_SAVE_FILE", "")
         _requests.append(SaveRequests(path))
         if path:
-            _report_first_call(int(step))
+            _report_first_call()
     return _requests[0].call(int(step))
 
 
-def _report_first_call(step: int) -> None:
+def _report_first_call() -> None:
     """Tell the agent that this rank can be asked to save; it is asked then, where that is wanted already."""
-    word = {"event": "saves", "rank": _rank(), "pid": os.getpid(), "t": time.time(), "step": step}
+    word = {"event": "saves", "rank": _rank(), "pid": os.getpid(), "t": time.time()}
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.settimeout(1.0)
         channel.sendto(json.dumps(word).encode(), os.environ.get("ALLRANKS_REPORT_SOCKET", ""))

@@ -27,7 +27,7 @@ Message = dict[str, Any]
 MOST_STEPS = (1 << 53) - 1
 METRICS: list[Message] = [{"step": 7, "t": 1000.5, "loss": 0.5}, {"step": 8}, {"t": 1.0, "loss": "nan"}]
 REPORTS: list[Message] = [
-    {"event": "initialised", "rank": 1, "world_size": 4, "backend": "nccl", "t": 1000.0, "pid": 7},
+    {"event": "initialised", "rank": 1, "world_size": 4, "t": 1000.0, "pid": 7},
     {"event": "leaving", "rank": 1, "code": -9, "threads": ["a", "b"], "t": 1000.0},
     {"event": "launched", "rank": 0, "pid": 77, "count": 8, "program": "python"},
 ]

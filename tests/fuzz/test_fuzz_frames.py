@@ -57,7 +57,7 @@ EXIT: Message = {
     "error": {"message": {"message": "E: x", "extraInfo": {"timestamp": "1"}}, "allranks": {"type": "E", "t": 1000.0}},
 }  # fmt: skip
 OF_NODES: list[Message] = [
-    {"type": "hello", "protocol": 1, "node_dir": "/tmp/a", "pid": 7, "hostname": "h1", "dead": False, "t": 1000.0,
+    {"type": "hello", "node_dir": "/tmp/a", "pid": 7, "hostname": "h1", "dead": False, "t": 1000.0,
      "attempt": ATTEMPT},
     {"type": "hello", "node_dir": "/tmp/a", "hostname": "h1", "dead": True, "how": "was killed", "died_t": 1000.0,
      "attempt": {**ATTEMPT, "ranks": {"1": {"pid": 101, "exit": EXIT}}}},

@@ -842,7 +842,7 @@ def summary(attempt: int, ending: bool = False, **ranks: int | None) -> dict[str
     found = {}
     for name, code in ranks.items():
         exit_ = None if code is None else {"rank": int(name[1:]), "attempt": attempt, "code": code, "t": BEGIN}
-        found[name[1:]] = {"pid": 100 + int(name[1:]), "start_time": 1, "exit": exit_}
+        found[name[1:]] = {"pid": 100 + int(name[1:]), "exit": exit_}
     return {"attempt": attempt, "ranks": found, "ending": ending, "ended": None}
 
 

@@ -97,8 +97,7 @@ class RankAttempt:
             self.worlds.given(environment_of(order, base))
             self._node.outlet.add_spool(self._stream(rank))
             pass_pipe(rank)
-            process = rank.process
-            self._tell(StartedMessage(rank.rank, process.pid, self.number, process.start, time.time()))
+            self._tell(StartedMessage(rank.rank, rank.process.pid, self.number, time.time()))
         self._forking.begun()
 
     def _stream(self, rank: Rank) -> Stream:
@@ -250,7 +249,7 @@ class RankAttempt:
 
     def summary(self) -> AttemptSummary:
         """State for a controller that comes back."""
-        ranks = {r.rank: RankSummary(r.process.pid, r.process.start, r.exit) for r in self.ranks.values()}
+        ranks = {r.rank: RankSummary(r.process.pid, r.exit) for r in self.ranks.values()}
         awaited = () if self.ending else self.awaited
         return AttemptSummary(self.number, ranks, self.ending, self.signals, awaited, self.worlds.told())
 

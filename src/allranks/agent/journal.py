@@ -114,7 +114,7 @@ def read_journal(node_dir: str) -> Past:
                 attempt = entry.attempt
                 ranks = {}
             if entry.attempt == attempt:
-                ranks[entry.rank] = RankSummary(entry.pid, entry.start_time)
+                ranks[entry.rank] = RankSummary(entry.pid)
         elif isinstance(entry, ExitMessage) and entry.attempt == attempt and entry.rank in ranks:
             ranks[entry.rank] = ranks[entry.rank]._replace(exit=entry)
     return past._replace(attempt=AttemptSummary(attempt, ranks, ending=True))

@@ -96,7 +96,7 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
         """Said, not concluded from silence: a report can be lost. Processes that it started may be its ranks."""
         recorder.note_calls()
         if not entered and not started:
-            report(runner, "never-joined", None, None)
+            report(runner, "never-joined", None)
 
     started: List[int] = []
     training: List[int] = []
@@ -111,21 +111,21 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
         if training and os.getpid() != runner.pid:  # forked from the rank
             return entered_below(module, runner, start, args, named)
         entered.append(1)
-        report(runner, "init-entered", named.get("world_size"), named.get("backend", args[0] if args else None))
+        report(runner, "init-entered", named.get("world_size"))
         recorder.expect()
         result = start(*args, **named)
-        report(runner, "initialised", module.get_world_size(), module.get_backend(), limit=limit_of(module))
+        report(runner, "initialised", module.get_world_size(), limit=limit_of(module))
         recorder.start()
         return result
 
     @wraps(stop)
     def destroy_process_group(*args: Any, **named: Any) -> Any:
-        facts = (module.get_world_size(), module.get_backend()) if module.is_initialized() else (None, None)
+        size = module.get_world_size() if module.is_initialized() else None
         recorder.note_calls(is_end=True)
         result = stop(*args, **named)
         if not module.is_initialized():
             recorder.stop()
-            report(runner, "destroyed", facts[0], facts[1], place_of_call(runner))
+            report(runner, "destroyed", size, place_of_call(runner))
         return result
 
     module.init_process_group = init_process_group
@@ -430,10 +430,10 @@ def place_of_call(runner: Known) -> str:
     return ""
 
 
-def report(runner: Known, event: str, size: Any, backend: Any, at: str = "", limit: Optional[float] = None) -> None:
-    """Tell the agent a process group's size, as planned where it is not known, its backend, and its limit."""
+def report(runner: Known, event: str, size: Any, at: str = "", limit: Optional[float] = None) -> None:
+    """Tell the agent a process group's size, as planned where it is not known, and its limit."""
     try:
         size = size if isinstance(size, int) and size > 0 else int(os.environ.get("WORLD_SIZE") or 0)
-        runner.report(event, world_size=size or None, backend=str(backend or ""), at=at, limit=limit)
+        runner.report(event, world_size=size or None, at=at, limit=limit)
     except Exception:
         pass

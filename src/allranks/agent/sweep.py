@@ -44,10 +44,10 @@ def sweep(header: SweepHeader) -> SweptMessage:
     if header.remove is not None:
         # dead runs' directories, only such as this sweep itself would list
         unused = _unused(header.node_dir, _agents(_run_dirs(header.node_dir))[0])
-        removed = [path for path in header.remove if path in unused]
-        for path in removed:
-            remove(path)
-        return SweptMessage(removed=removed)
+        for path in header.remove:
+            if path in unused:
+                remove(path)
+        return SweptMessage()
     if header.foreign is not None:
         return SweptMessage(foreign=_foreign(header.foreign))
     live, unanswering = _agents(_run_dirs(header.node_dir))

@@ -11,7 +11,7 @@ from typing import Optional, Tuple, TypeVar
 
 from .codec import Annotated, DecodeError, decode, decode_each, decode_parts, encode, omit_empty, spread, within
 from .jsontext import Json, JsonObject, read_object
-from .orders import MOST_PATH, Rank, Step
+from .orders import MOST_PATH, Rank
 from .records import NamedTuple
 
 Fields = TypeVar("Fields", bound=NamedTuple)
@@ -31,7 +31,6 @@ LONGEST = {
     "type": NAME,
     "module": NAME,
     "function": NAME,
-    "backend": NAME,
     "group": NAME,
     "what": NAME,
     "dtype": NAME,
@@ -191,10 +190,10 @@ class ReportMessage(NamedTuple):
     threads-ended), or on a process that its program has started (below); a launcher's (alone, launched); the program's
     (saves); or what the agent sees (`main-gone`, became).
 
-    `step` is that of the first call of should_save. `code` and `threads` are of a program that leaves: its exit code,
-    and the threads that its process waits for; `program` is what a rank has become by exec; `at` is where it has called
-    destroy_process_group. `limit`: seconds after which its process group gives up a collective. `place` and `meets` are
-    of a process below: its rank in its own world, and where that world meets."""
+    `code` and `threads` are of a program that leaves: its exit code, and the threads that its process waits for;
+    `program` is what a rank has become by exec; `at` is where it has called destroy_process_group. `limit`: seconds
+    after which its process group gives up a collective. `place` and `meets` are of a process below: its rank in its
+    own world, and where that world meets."""
 
     event: str
     rank: Rank
@@ -203,9 +202,7 @@ class ReportMessage(NamedTuple):
     world_size: Optional[Rank] = None
     code: Optional[Annotated[int, within(-255, 255)]] = None
     threads: Tuple[str, ...] = ()
-    backend: str = ""
     program: str = ""
-    step: Optional[Step] = None
     at: str = ""
     limit: Optional[Annotated[float, within(0, LONGEST_LIMIT)]] = None
     place: Optional[Rank] = None

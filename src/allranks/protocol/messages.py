@@ -10,7 +10,7 @@ from typing import List, Mapping, Optional, Tuple, Union
 
 from .codec import Annotated, DecodeError, Vocabulary, at_most, by_name, encode, like, omit_empty, omit_none, spread
 from .foreign import CalledGroup, ReportMessage, check_report, clean_called, clean_error, clean_name, cut
-from .frames import PROTOCOL, pack_json
+from .frames import pack_json
 from .jsontext import Json, JsonObject
 from .orders import MOST_PORTS, MOST_RANKS, Port
 from .processes import ImportRecord, PortOwner, RemainingProcess, SweptProcess
@@ -46,7 +46,6 @@ class RankSummary(NamedTuple):
     """A rank of an agent that was away."""
 
     pid: int
-    start_time: int = 0
     exit: Optional[ExitMessage] = None
 
 
@@ -92,7 +91,6 @@ class HelloMessage(NamedTuple):
 
     node_dir: str
     hostname: str
-    protocol: int = PROTOCOL
     pid: int = 0
     t: Optional[float] = None
     cwd: str = ""
@@ -181,12 +179,11 @@ class ReadyMessage(NamedTuple):
 
 
 class StartedMessage(NamedTuple):
-    """A rank's process runs; `start_time` in clock ticks since boot."""
+    """A rank's process runs."""
 
     rank: int
     pid: int = 0
     attempt: int = 0
-    start_time: int = 0
     t: Optional[float] = None
 
 
@@ -382,13 +379,12 @@ class SweptMessage(NamedTuple):
     """The answer to a sweep of a node; None is what was not asked for.
 
     `processes` are orphans, `directories` those that no agent uses, `foreign` the user's processes outside any run,
-    `left` what could not be ended, `removed` the directories that were removed, `kept` those of outputs, which stay."""
+    `left` what could not be ended, `kept` directories of outputs, which stay."""
 
     processes: Optional[List[SweptProcess]] = None
     directories: Optional[List[str]] = None
     foreign: Optional[List[SweptProcess]] = None
     left: Optional[List[SweptProcess]] = None
-    removed: Optional[List[str]] = None
     kept: Optional[List[str]] = None
 
 

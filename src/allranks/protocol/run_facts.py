@@ -609,7 +609,6 @@ WITHOUT_TEXTS = (StartedMessage, RankEntered, RankInitialised)
 # What an agent says beside what a reader of a run needs. An error file has a file of its own in the run directory.
 NOT_KEPT: Dict[type, Tuple[str, ...]] = {
     ExitMessage: ("error", "calls"),
-    StartedMessage: ("start_time",),
     EndedMessage: ("reason", "seconds"),
     FaultMessage: ("rank", "traceback"),
     StopAsked: ("grace",),
