@@ -87,12 +87,6 @@ try:
                 out[name] = value
 except Exception:
     pass
-if out.get("torch") == "?":
-    try:
-        from importlib.metadata import version
-        out["torch"] = version("torch")
-    except Exception:
-        pass
 if "ray" in sys.argv[2:]:
     try:
         from importlib.metadata import version
