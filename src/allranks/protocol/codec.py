@@ -202,7 +202,7 @@ def _make_decoder(kind: Annotation, in_parts: bool) -> FieldDecoder:
     if origin is typing.Union or type(kind).__name__ == "UnionType":
         decoders = [_decoder(part, in_parts) for part in parts if part is not type(None)]
         return _union(decoders, type(None) in parts)
-    if origin is getattr(typing, "Literal", None) and origin is not None:
+    if origin is typing.Literal:
         return _literal(parts)
     if origin is tuple and parts[1:] != (Ellipsis,):
         return _tuple([_decoder(part) for part in parts if part != ()])

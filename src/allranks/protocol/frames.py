@@ -149,11 +149,6 @@ class Decoder:
         del self._buffer[:used]
         return frames
 
-    @property
-    def pending(self) -> int:
-        """Bytes of a frame that is not complete yet."""
-        return len(self._buffer)
-
 
 def _frames_of(data: memoryview) -> Tuple[List[Frame], int]:
     """Give the frames that are complete, each copied once, and how many bytes they take."""
