@@ -586,6 +586,16 @@ def test_an_output_directory_that_is_not_shared_is_a_warning() -> None:
     assert [f.id for f in drive.roster.findings] == ["output-dir-not-shared"]
 
 
+def test_a_node_that_could_not_try_an_address_blames_no_link() -> None:
+    drive = Drive(count=2).gathered()
+    drive.listening()
+    error = "the rendezvous check could not be started: Resource temporarily unavailable"
+    assert drive.feed(ProbedMessage(error=error), "h1")[:2] == ["finding", "ending"]
+    finding = drive.roster.findings[0]
+    assert (finding.id, finding.where.node, finding.where.peer) == ("unknown", "h1", None)
+    assert error in finding.message and "route" not in finding.remedy
+
+
 def test_no_address_to_offer() -> None:
     drive = Drive(count=2, network="192.168.0.0/16").gathered()
     assert drive.listening()[:2] == ["finding", "ending"]
