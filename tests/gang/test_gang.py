@@ -167,7 +167,7 @@ class Drive:
                 words.append(f"reach>{action.node}" + (f" in {action.pause:g} s" if action.pause else ""))
             else:
                 assert isinstance(action, AttemptOver)
-                self.overs.append(action.attempt)
+                self.overs.append(self.roster.attempt)
                 words.append("OVER")
         return words
 

@@ -109,7 +109,7 @@ class Ending:
         if now < self._deadline + DRAIN_PATIENCE and self._any_there(is_awaited):
             return []
         roster.state = State.OVER
-        return [*self._compare_calls(), AttemptOver(roster.attempt)]
+        return [*self._compare_calls(), AttemptOver()]
 
     def _any_there(self, is_awaited: Callable[[NodeState], bool]) -> bool:
         return self.roster.any_node("end", lambda node: is_awaited(node) and bool(node.node_dir) and not node.gone)

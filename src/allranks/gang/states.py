@@ -143,11 +143,8 @@ class Send:
     order: Order
 
 
-@dataclass(frozen=True)
 class AttemptOver:
-    """An attempt has ended everywhere: the controller judges it and answers with `retry` or `finish`."""
-
-    attempt: int
+    """The attempt has ended everywhere: the controller judges it and answers with `retry` or `finish`."""
 
 
 @dataclass(frozen=True)
