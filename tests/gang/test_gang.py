@@ -55,6 +55,7 @@ from allranks.protocol.run_facts import (
     NodeBack,
     NodeLost,
     NodeSilent,
+    PlanMade,
     Stamped,
     StopAsked,
     SuitePassed,
@@ -919,7 +920,8 @@ def test_a_agent_that_dies_after_its_ranks_have_ended() -> None:
 def adopted(**ranks: tuple[int, ...]) -> Drive:
     """A gang that goes on from a log in which these ranks had started."""
     counts = {name: len(numbers) for name, numbers in ranks.items()}
-    facts = [Stamped("", BEGIN, 0, fact) for fact in (AttemptStart(), GateProved("10.0.0.1", PORT, 0.1, counts))]
+    begun = (AttemptStart(), PlanMade(len(ranks), counts), GateProved("10.0.0.1", PORT, 0.1, counts))
+    facts = [Stamped("", BEGIN, 0, fact) for fact in begun]
     facts += [Stamped(name, BEGIN, 0, StartedMessage(rank, 100 + rank)) for name in ranks for rank in ranks[name]]
     return taken_over(facts)
 

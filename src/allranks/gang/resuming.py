@@ -106,10 +106,9 @@ class Resuming:
                 roster.testing = False
             case PlanMade(ranks=ranks):
                 self._deal(ranks)
-            case GateProved() as proved:
-                roster.master_addr = proved.address
-                roster.master_port = proved.port
-                self._deal(proved.ranks)
+            case GateProved(address=address, port=port):
+                roster.master_addr = address
+                roster.master_port = port
             case RankInitialised(limit=limit):
                 roster.note_limit(limit)
             case AllInitialised():
@@ -150,7 +149,7 @@ class Resuming:
             node = self.roster.nodes.get(name)
             own = 1 if self.roster.has_one_process else count
             dealt = {first + local: RankState(first + local, local) for local in range(own)}
-            if node is not None and node.ranks.keys() != dealt.keys():
+            if node is not None:
                 node.take_ranks(dealt)
             first += count
 
