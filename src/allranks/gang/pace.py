@@ -71,9 +71,7 @@ class PaceWatch:
 
     def on_used(self, stamped: Stamped[NodeUsage], now: float) -> list[Action]:
         """Keep a node's sample."""
-        node = self.roster.nodes.get(stamped.node)
-        if node is None:
-            return []
+        node = self.roster.nodes[stamped.node]
         before = NOTHING
         if node.usage is not None and node.usage.devices is not None:
             before = node.usage.devices

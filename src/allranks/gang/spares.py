@@ -97,7 +97,6 @@ class HotSpares:
 
     def _drop(self, node: NodeState, why: str, remedy: str = "") -> list[Action]:
         node.state = "unfit" if node.node_dir else "unreachable"
-        self.roster.failed_to_reach = True
         message = f"spare {node.name} is not used: {why}"
         finding = Finding(SPARE_UNUSED, "warn", message, remedy, Where(node=node.name), lasts=True)
         return [*self.roster.add_lasting(finding)]
