@@ -8,6 +8,7 @@ from tests.gang.test_gang import Drive, facts_of, play
 
 from allranks.cluster import Cluster
 from allranks.gang.ending import FENCE
+from allranks.gang.plugins import built_in
 from allranks.gang.states import State
 from allranks.protocol.messages import FactsMessage
 
@@ -180,6 +181,23 @@ def test_a_gate_that_failed_is_tried_again_after_a_pause() -> None:
     assert drive.tick("1.5") == []
     assert drive.tick("1") == ["listen>h0"]
     assert drive.tick("1") == []
+
+
+def test_what_a_node_says_during_a_pause_is_judged_after_it() -> None:
+    """A node came back, and the start ended before it was looked at."""
+    drive = Drive(2, retries=9, init_timeout=10.0).running()
+    drive.roster.context = dataclasses.replace(drive.roster.context, checks=(built_in()["workdir"],))
+    lost(drive, "h1").retry(h1="h1")
+    assert drive.hello("h1") == ["node-ready", "setup>h1"]
+    drive.tick("11")
+    for name in ("h0", "h1"):
+        drive.ended(name)
+        drive.drained(name)
+    assert drive.retry(pause=5.0) == ["attempt-start", "setup>h1"]
+    lacking = facts_of(1, workdir={"path": "/work", "exists": False})
+    assert drive.feed(FactsMessage(lacking), "h1") == ["facts"]
+    assert drive.tick("6")[:3] == ["looked", "finding", "ending"]
+    assert drive.roster.findings[0].where.node == "h1"
 
 
 def port_taken(**spec: Any) -> Drive:

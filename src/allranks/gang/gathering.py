@@ -216,10 +216,5 @@ class Gathering:
         return [*self.spares.judge_waiting(), *self.rendezvous.begin(now)]
 
     def _resume(self, now: float) -> list[Action]:
-        roster = self.roster
-        roster.resume_at = 0.0
-        if not roster.has_all_facts:
-            return []
-        if roster.plan is None or roster.may_change:
-            return self._judge(now)
-        return self._gathered_again(now)
+        self.roster.resume_at = 0.0
+        return self._judge(now) if self.roster.has_all_facts else []
