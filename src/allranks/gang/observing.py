@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from allranks.diagnose.recorded import newest
+from allranks.findings import Finding, Status, Where
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.orders import CountersOrder
@@ -20,9 +24,11 @@ from allranks.protocol.run_facts import (
     StepsWentOn,
     of_kind,
 )
-from allranks.runs.documents import StatusDocument
+from allranks.runs.documents import RankStatus, StatusDocument
 from allranks.runs.timeledger import newest_steps
 from allranks.settings import RunSpec
+from allranks.settings.failrules import METRIC_RULE, RATE, FailRule, read_rule
+from allranks.text import format_duration, format_number
 
 from .matching import Matching
 from .progress import Progress
@@ -32,15 +38,6 @@ from .states import Audited, Quiet, Send, State
 
 if TYPE_CHECKING:
     from .auditor import Auditor
-import statistics
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-from allranks.findings import Finding, Status, Where
-from allranks.runs.documents import RankStatus
-from allranks.settings.failrules import METRIC_RULE, RATE, FailRule, read_rule
-from allranks.text import format_duration, format_number
 
 # -- Rules of --fail-on ------------------------------------------------------------------------------------------------
 
