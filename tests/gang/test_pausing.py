@@ -1,23 +1,15 @@
 """When the controller did not run: told from the clocks, and what the gang makes of it."""
 
 import asyncio
-import contextlib
-import errno
-import inspect
-import os
 import time
-from pathlib import Path
-from types import FrameType
 
 import pytest
 from tests.gang.test_gang import Drive
 
 from allranks.diagnose.recorded import AttemptFacts
 from allranks.gang.clocks import LEAST, Instant, pause_between
-from allranks.gang.links import LATE, Beats, _place
+from allranks.gang.links import LATE, Beats
 from allranks.protocol.run_facts import LauncherPaused
-from allranks.runs.directory import RunDirectory
-from allranks.runs.regular import open_regular
 
 TICK = 0.2
 
@@ -63,15 +55,10 @@ def test_a_pause_is_kept_for_the_verdict_of_its_attempt() -> None:
     assert not any(isinstance(stamped.fact, LauncherPaused) for stamped in facts.facts)
 
 
-def test_a_loop_that_is_held_has_its_place_noted_and_its_beats_sent() -> None:
-    """A stop of the whole process makes a beat late; a loop that waits does not. Where it was longest is the place."""
+def test_a_loop_that_is_held_has_its_beats_sent() -> None:
+    """A stop of the whole process makes a beat late; a loop that waits does not."""
 
-    class Slow:
-        def __fspath__(self) -> str:
-            time.sleep(2 * LATE)
-            raise OSError
-
-    async def held() -> tuple[bool, str, bool, int]:
+    async def held() -> tuple[bool, bool, int]:
         sent: list[float] = []
         def members() -> tuple[()]:
             sent.append(time.monotonic())
@@ -79,36 +66,14 @@ def test_a_loop_that_is_held_has_its_place_noted_and_its_beats_sent() -> None:
 
         beats = Beats(0.2, members, 1.0)
         beats.start(lambda error: pytest.fail(str(error)), lambda reason, grace: pytest.fail(reason))
-        with contextlib.suppress(OSError):
-            open_regular(Slow())  # type: ignore[arg-type]
-        time.sleep(0.5)  # it has gone on, and is held elsewhere
-        place = beats.held_by
+        time.sleep(2 * LATE)
         went_on = beats.turn()
         beats.end()
         time.sleep(0.4)  # the thread has ended
         at_end = len(sent)
         time.sleep(1.5 * LATE)
-        return went_on, place, beats.turn(), at_end
+        return went_on, beats.turn(), at_end
 
-    went_on, place, is_beating, sent = asyncio.run(held())
+    went_on, is_beating, sent = asyncio.run(held())
     assert (went_on, is_beating) == (True, False)
     assert sent >= 5
-    assert place == "runs/regular"
-
-
-def test_a_file_that_the_agents_open_for_others_is_the_place_of_who_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stalled disk was said to hold `agent/files`, in a controller."""
-    frames: list[FrameType | None] = []
-
-    def caught(*words: object) -> int:
-        frames.append(inspect.currentframe())
-        raise OSError(errno.EIO, "no answer")
-
-    run = RunDirectory(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", caught)
-        run.append_line({"kind": "stop"})
-    assert run.write_failure == "no answer"
-    assert _place(frames[0]) == "runs/directory"

@@ -196,7 +196,7 @@ def test_a_disk_that_stalls_under_the_run_directory(bed2: Bed, tmp_path: Path, l
         (paused,) = launch.until("launcher-paused")
         (launch.work / "done").touch()
         launch.done()
-        assert paused["waited"].startswith("runs/"), paused
+        assert paused["waited"] is True, paused
         assert paused["seconds"] == pytest.approx(2.5 * lease, abs=2.0)
         for rank in range(2):
             assert complete(launch.log(rank).encode(), rank, taken(str(launch.work), rank)) > 0

@@ -617,9 +617,7 @@ class Controller:
         before = self._instant
         self._instant = Instant(time.monotonic(), time.clock_gettime(AWAKE_OR_ASLEEP))
         pause = pause_between(before, self._instant, self._tick_length(), self.spec.limits.lease)
-        waited = self.links.beats.held_by or "elsewhere"
-        if not self.links.beats.turn():
-            waited = ""
+        waited = self.links.beats.turn()
         if pause is None:
             return
         now = self._instant.monotonic

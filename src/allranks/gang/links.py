@@ -12,13 +12,9 @@ import dataclasses
 import os
 import signal
 import socket
-import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import PurePath
-from types import FrameType
 from typing import Protocol
 
 from allranks.cluster import Cluster, Node
@@ -83,8 +79,8 @@ class Member:
 class Beats:
     """Renews the leases of all nodes from a thread of its own, which touches no disk.
 
-    The loop may have to wait for one: no rank ends for it within MOST_HELD. `held_by` says where most beats found the
-    loop then. A signal that comes meanwhile ends the ranks all the same: with `stop_grace` seconds from the next one.
+    The loop may have to wait for one: no rank ends for it within MOST_HELD. A signal that comes meanwhile ends the
+    ranks all the same: with `stop_grace` seconds from the next one.
     """
 
     def __init__(self, every: float, members: Callable[[], Iterable[Member]], stop_grace: float) -> None:
@@ -95,17 +91,9 @@ class Beats:
         self._has_ended = threading.Event()
         self._beat_at = self._late_at = 0.0
         self._turned_at = 0.0
-        self._loop_thread = threading.get_ident()
-        self._found_at: Counter[str] = Counter()  # places of the loop's thread, while it is held
-
-    @property
-    def held_by(self) -> str:
-        """Return the module that holds the loop; empty where none was found."""
-        return max(tuple(self._found_at), key=self._found_at.__getitem__, default="")
 
     def start(self, on_error: Callable[[Exception], None], stop: Callable[[str, float], None]) -> None:
         """Begin, for the loop of this thread, which hears of an error, and first of a stop when it has been held."""
-        self._loop_thread = threading.get_ident()
         self._beat_at = self._turned_at = time.monotonic()
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._run, args=(loop, on_error, stop), name="beats", daemon=True).start()
@@ -120,7 +108,6 @@ class Beats:
         beat_at = self._beat_at
         is_late = self._late_at >= self._turned_at or now - beat_at > self._every + LATE
         self._turned_at = now
-        self._found_at.clear()
         self._stops = 0
         return not is_late
 
@@ -146,12 +133,8 @@ class Beats:
         if now - self._beat_at > self._every + LATE:
             self._late_at = now
         self._beat_at = now
-        held = now - self._turned_at
-        if held > MOST_HELD:
+        if now - self._turned_at > MOST_HELD:
             return
-        if held > LATE:
-            place = _place(sys._current_frames().get(self._loop_thread))  # noqa: SLF001 the one way there is
-            self._found_at[place] += 1
         self._send(loop, PingOrder(time.time()))
 
     def _send(self, loop: asyncio.AbstractEventLoop, order: Order) -> None:
@@ -180,23 +163,9 @@ class Beats:
         grace = self.stop_grace if self._stops == 1 else 0.0
         loop.call_soon_threadsafe(stop, stops[-1], grace)
         self._send(loop, EndOrder(grace, stops[-1]))
-        where = f" ({self.held_by})" if self.held_by else ""
-        line = f"note: ranks are asked to end. This command waits for a disk{where}, and ends once that answers\n"
+        line = "note: ranks are asked to end. This command waits for a disk, and ends once that answers\n"
         # Standard error may be a file on that disk.
         threading.Thread(target=os.write, args=(2, line.encode()), name="held", daemon=True).start()
-
-
-def _place(frame: FrameType | None) -> str:
-    """Name the package of allranks that a thread is in, and its module: `runs/logs`; empty where it is in none.
-
-    Not `agent`: here its files are what reads and writes for others.
-    """
-    while frame is not None:
-        path = PurePath(frame.f_code.co_filename)
-        if path.parent.parent.name == "allranks" and path.parent.name != "agent":
-            return f"{path.parent.name}/{path.stem}"
-        frame = frame.f_back
-    return ""
 
 
 class NodesOwner(Protocol):

@@ -133,13 +133,13 @@ class LauncherPaused(NamedTuple):
     """The controller itself did not run for `seconds`, until now: its machine slept, or its process was stopped.
 
     `ended`: its process had ended, and another controller took the run over then. `waited`: it ran and renewed the
-    leases, and this module of it waited, as those of `runs/` do for the disk of the run directory.
+    leases, and could do no more, as where the disk of the run directory does not answer.
     """
 
     seconds: float
     slept: bool
     ended: bool = False
-    waited: str = ""
+    waited: bool = False
 
 
 # -- nodes ---------------------------------------------------------------------------------------------

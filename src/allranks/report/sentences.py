@@ -185,10 +185,8 @@ def _dropped_line(stamped: Stamped[OutputDropped]) -> str | None:
 def _paused_line(stamped: Stamped[LauncherPaused]) -> str:
     paused = stamped.fact
     seconds = f"{paused.seconds:.0f} s"
-    if paused.waited.startswith("runs/"):
-        return f"note: writing to the run directory took {seconds}. Ranks went on, their output waited on the nodes"
     if paused.waited:
-        return f"note: this process was held for {seconds} (in {paused.waited})"
+        return f"note: a disk perhaps held this process for {seconds}. Ranks went on, their output waited on the nodes"
     how = "this machine slept" if paused.slept else "this process did not run"
     if paused.ended:
         how = "the run had no controller"

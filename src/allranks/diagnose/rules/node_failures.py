@@ -132,7 +132,7 @@ def launcher_paused(incident: Incident) -> Candidate | None:
         remedy = AWAKE
     elif pause.fact.waited:
         what = "allranks itself waited on the launching machine"
-        how = f"in {pause.fact.waited}, for a disk perhaps"
+        how = "for a disk perhaps"
         remedy = FASTER
     message = f"{what} for {pause.fact.seconds:.0f} s, so the lease of {incident.lease:g} s was over: "
     message += "the nodes ended their ranks, as they do when nothing is heard from it"
