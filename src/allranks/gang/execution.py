@@ -89,7 +89,7 @@ class Executed:
     """What became of the command on one node.
 
     `code` or `signal` of its process; neither where it never ended: `failure` or
-    `timed_out` then says why. `left` could not be ended. `is_whole`: all output has come.
+    `timed_out` then says why. `left` could not be ended.
     """
 
     node: Node
@@ -100,7 +100,6 @@ class Executed:
     failure: Finding | None = None
     dropped: int = 0
     left: tuple[str, ...] = ()
-    is_whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,6 @@ class NodeCommand:
             ended = await self.session.message(EndedMessage, self._job.grace + END_SECONDS)
             result.left = tuple(f"pid {process.pid} ({process.command})" for process in ended.left)
             await self.session.message(DrainedMessage, DRAIN_SECONDS)
-            result.is_whole = True
         await self.session.release()
 
 

@@ -146,9 +146,9 @@ def scan(files: Sequence[Path]) -> list[tuple[Path, list[LogPart]]]:
     return [(path, [parts[span] for span in own]) for path, own in by_file]
 
 
-def read_stream(stream: BinaryIO, name: str = "-") -> Evidence:
+def read_stream(stream: BinaryIO) -> Evidence:
     """Read the evidence of one log that comes through a pipe."""
-    return evidence([(Path(name), [_filter(stream, None)])])
+    return evidence([(Path("-"), [_filter(stream, None)])])
 
 
 Span = tuple[Path, int, int]

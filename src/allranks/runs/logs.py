@@ -148,13 +148,8 @@ class LogWriter:
         self._newcomers: set[int] = set()
         self._holders: dict[int, int] = {}  # the node that has a rank, by their numbers
         self._attempts: set[int] | None = None  # that have a folder; None until it was looked for what is there
-        self._gaps: Counter[int] = Counter()  # bytes by node
+        self._gaps: Counter[int] = Counter()  # bytes that never arrived and are holes, by node
         self.failure = ""  # why the last write that failed did
-
-    @property
-    def gaps(self) -> int:
-        """Bytes that never arrived and are holes in a log."""
-        return self._gaps.total()
 
     def write(self, node_index: int, node_name: str, stream: Stream, offset: int, data: bytes) -> bool:
         """Write what is new of `data`; False where it cannot be stored (what fits is), with `failure` saying why.

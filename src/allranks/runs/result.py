@@ -100,12 +100,10 @@ def replace_result(run: RunDirectory, result: ResultDocument) -> None:
     run.write_document("result.json", encode(result))
 
 
-def reopen(run: RunDirectory) -> ResultDocument | None:
-    """Remove the end of a run that goes on after all; give the result that it had."""
-    result = run.read_result()
+def reopen(run: RunDirectory) -> None:
+    """Remove the end of a run that goes on after all."""
     for name in REOPENED:
         (run.path / name).unlink(missing_ok=True)
-    return result
 
 
 CAUSE = "internal-error"
