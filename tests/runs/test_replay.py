@@ -50,6 +50,13 @@ def spoken(*calls: tuple[str, Any]) -> list[str]:
     return stream.getvalue().splitlines()
 
 
+def test_an_opening_has_no_empty_spares_and_environment() -> None:
+    (line,) = spoken(("opening", [RunOpened("inner")]))
+    opening = json.loads(line)["opening"]
+    assert opening["run"] == "inner"
+    assert not {"spares", "environment"} & opening.keys()
+
+
 def test_a_whole_run_comes_through(run: RunDirectory) -> None:
     shown = Shown()
     replay = Replay(run, shown, lambda: 5.0)

@@ -103,7 +103,6 @@ class RunDocument:
         return [entry for _, entry in sorted(ranked, key=lambda pair: pair[0])]
 
 
-@omit_empty("spares", "environment")
 class OpenedRole(NamedTuple):
     """A role of a run that opens, and those that it starts after."""
 
@@ -113,6 +112,7 @@ class OpenedRole(NamedTuple):
     after: tuple[str, ...]
 
 
+@omit_empty("spares", "environment")
 class RunOpened(NamedTuple):
     """What a run opens with; `environment` says which variables were handed over."""
 
