@@ -1,14 +1,14 @@
-"""All GPUs of a node answer, and there are as many as expected and as on the other nodes.
+"""All GPUs of a node answer, and there are as many as expected.
 
 A GPU that fell off the bus keeps its device file and its place in /proc/driver/nvidia/gpus (NVIDIA driver README).
 nvidia-smi then says `Unable to determine the device handle`. One whose probe
 failed at boot is on the PCI bus without a driver (NVIDIA/NVSentinel#155). A container sees the bus of its host,
-so GPUs there count only if no driver holds them.
+so GPUs there count only if no driver holds them. `slots` compares the numbers of nodes and ranks.
 """
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import List, Mapping, Optional, Sequence
 
 from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
@@ -21,14 +21,11 @@ from ..compare import (
     advise,
     by_value,
     collected,
-    differing,
     fail,
     fail_if,
     nodes_with,
     remote,
-    split,
     those,
-    values_of,
     warn,
     who,
 )
@@ -87,16 +84,25 @@ def _nvidia(host: Host, answer: smi.Answer, idle: List[str]) -> Count:
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
-    """Failures: GPUs that do not answer, fewer than asked for. A warning: fewer than most nodes have."""
+    """Failures: GPUs that do not answer or have no driver, fewer than expected."""
     counts = collected(facts_by_node, ID, Count)
-    present = {node: one.answer + len(one.lost) for node, one in counts.items() if not one.failed}
-    present.update({node: 0 for node, facts in facts_by_node.items() if ID in facts and facts[ID] is None})
+    expected = request.asked.expect_gpus
+    ranks = request.asked.nproc or request.asked.launching.ranks_asked_for
+    have_ranks = ranks is not None and not request.asked.virtual
+    are_wanted = bool(expected) or have_ranks or any(one.answer for one in counts.values())
     for node, one in counts.items():
-        yield from _of_node(node, one)
-    yield from _fewer(request, counts, present)
+        yield from _of_node(node, one, are_wanted)
+    if expected is not None:
+        present = {node: one.answer + len(one.lost) for node, one in counts.items() if not _has_no_driver(one)}
+        present.update({node: 0 for node, facts in facts_by_node.items() if ID in facts and facts[ID] is None})
+        yield from _unexpected(expected, present, counts)
 
 
-def _of_node(node: str, one: Count) -> Findings:
+def _has_no_driver(one: Count) -> bool:
+    return bool(one.failed or (one.idle and not one.answer))
+
+
+def _of_node(node: str, one: Count, are_wanted: bool) -> Findings:
     if one.failed:
         yield _failed(node, one.failed)
         return
@@ -108,10 +114,14 @@ def _of_node(node: str, one: Count) -> Findings:
         remedy = f"reboot {node}, or leave it out of the list. Look: {_log(node)}"
         evidence = [f"{gpu.pci}: {why or 'listed by the driver, not by nvidia-smi'}" for gpu in lost]
         yield fail("gpu-fell-off-bus", node, message, remedy, evidence, lost[0].gpu)
-    if one.idle and one.answer:
+    if one.idle and are_wanted:
         idle = smi.gpus_of(node, [smi.GpuState(pci=pci) for pci in one.idle])
         message = f"{idle} on the PCI bus, but no driver holds {plural(len(one.idle), 'it', 'them')}"
-        yield warn(ID, node, message, f"see why its probe failed: {_log(node)}")
+        if one.answer:
+            yield warn(ID, node, message, f"see why its probe failed: {_log(node)}")
+        else:
+            remedy = f"load the driver with {remote(node, 'sudo modprobe nvidia')}. Look: {_log(node)}"
+            yield fail("cuda-device-unavailable", node, message, remedy)
 
 
 def _failed(node: str, text: str) -> Finding:
@@ -127,42 +137,14 @@ def _failed(node: str, text: str) -> Finding:
     return fail(label, node, f"no GPU of {node} answers: {text}", remedy, [text])
 
 
-def _fewer(request: Request, counts: Mapping[str, Count], present: Mapping[str, int]) -> Findings:
-    """Against --expect-gpus, which nodes without any must meet too, else --nproc, else what most nodes have."""
-    expected = request.asked.expect_gpus
-    ranks = request.asked.nproc or request.asked.launching.ranks_asked_for
-    if expected is not None:
-        odd = those(present, lambda count: count != expected)
-        norm = f"{count_of(expected, 'GPU')} {plural(expected, 'is', 'are')} expected"
-        yield from _against(odd, counts, norm, expected)
-    elif ranks is not None and not request.asked.virtual:
-        odd = {node: count for node, count in present.items() if node in counts and count < ranks}
-        yield from _against(odd, counts, f"{count_of(ranks, 'rank')} would run on it", ranks)
-    else:
-        for other in split(present):
-            if other.fine:
-                odd = {node: present[node] for node in other.nodes}
-                yield from _against(odd, counts, f"{other.rest} have {other.norm}", other.norm or 0, False)
-            else:
-                shown = differing(values_of(present, lambda count: count_of(count, "GPU")))
-                message = f"nodes have different numbers of GPUs: {shown}"
-                yield warn(ID, other.nodes, message, _compare(counts, other.nodes[-1]))
-
-
-def _against(odd: Dict[str, int], counts: Mapping[str, Count], norm: str, wanted: int, fails: bool = True) -> Findings:
-    for count, nodes in by_value(odd).items():
-        node = nodes[0]
+def _unexpected(expected: int, present: Mapping[str, int], counts: Mapping[str, Count]) -> Findings:
+    """Against --expect-gpus, which nodes without any must meet too."""
+    norm = f"{count_of(expected, 'GPU')} {plural(expected, 'is', 'are')} expected"
+    for count, nodes in by_value(those(present, lambda count: count != expected)).items():
         gpus = count_of(count, "GPU") if count else "no GPU"
-        message = f"{who(nodes)} {gpus} ({norm})"
-        idle = len(counts.get(node, Count()).idle)
-        if idle and count == 0 < wanted:
-            message += f", and {idle} on its PCI bus that no driver holds"
-            remedy = f"load the driver with {remote(node, 'sudo modprobe nvidia')}. Look: {_log(node)}"
-            yield fail("cuda-device-unavailable", nodes, message, remedy)
-        else:
-            is_short = fails and count <= wanted
-            label = "invalid-device-ordinal" if is_short else ID
-            yield fail_if(is_short, label, nodes, message, _compare(counts, node))
+        is_short = count < expected
+        label = "invalid-device-ordinal" if is_short else ID
+        yield fail_if(is_short, label, nodes, f"{who(nodes)} {gpus} ({norm})", _compare(counts, nodes[0]))
 
 
 def _log(node: str) -> str:
