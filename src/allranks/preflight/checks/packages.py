@@ -1,12 +1,11 @@
 """The packages that training programs use have the same versions on every node.
 
 Versions come from the packages' metadata (importlib.metadata). Nothing is imported. `interpreter` compares
-torch, `torch_build` NCCL.
+torch, `torch_build` CUDA and NCCL. Wheels of CUDA's libraries follow torch, which asks for exact versions.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Dict, List, Optional
 
 from allranks.text import join_names, list_first
@@ -23,12 +22,9 @@ SECONDS = 40.0
 NAMES = ("numpy", "torchvision", "torchaudio", "torchdata", "accelerate", "deepspeed", "colossalai",
          "transformers", "datasets", "tokenizers", "safetensors", "triton", "pytorch-triton",
          "pytorch-triton-rocm", "flash-attn", "xformers", "apex", "bitsandbytes", "peft", "lightning",
-         "pytorch-lightning", "transformer-engine", "megatron-core", "nvidia-cuda-runtime",
-         "nvidia-cuda-runtime-cu11", "nvidia-cuda-runtime-cu12", "nvidia-cudnn-cu11", "nvidia-cudnn-cu12",
-         "nvidia-cudnn-cu13")
+         "pytorch-lightning", "transformer-engine", "megatron-core")
 # fmt: on
 SHOWN = 4
-_CUDA = re.compile(r"^(nvidia-.+)-cu(\d+)\Z")
 
 
 def collect(host: Host) -> Optional[Dict[str, str]]:
@@ -36,18 +32,14 @@ def collect(host: Host) -> Optional[Dict[str, str]]:
     interpreter = host.facts.interpreter
     if interpreter.error or not interpreter.path:
         return None
-    installed: Dict[str, str] = {}
-    for name, version in versions(host, NAMES, SECONDS - 5).items():
-        family, _, cuda = _CUDA.sub(r"\1 \2", name).partition(" ")
-        installed[family] = f"{version} (cu{cuda})" if cuda else version
-    return installed
+    return versions(host, NAMES, SECONDS - 5)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings, one for each set of odd nodes. A launcher that is needed and absent is the affair of `interpreter`."""
     installed: Dict[str, Dict[str, str]] = {node: {} for node, facts in facts_by_node.items() if facts.has_read(ID)}
     installed.update(collected(facts_by_node, ID, Dict[str, str]))
-    for every in by_odd_nodes(NAMES_SHOWN, installed):
+    for every in by_odd_nodes(NAMES, installed):
         nodes = every[0].nodes
         lacks = facts_by_node[nodes[0]].interpreter.lacks
         odds = [odd for odd in every if odd.value is not None or odd.what not in lacks]
@@ -66,13 +58,9 @@ def _sentence(odds: List[Difference[Optional[str]]]) -> str:
     return f"{who(nodes, 'differs', 'differ')} in {len(odds)} packages: {list_first(shown, SHOWN)}"
 
 
-NAMES_SHOWN = tuple(dict.fromkeys(_CUDA.sub(r"\1", name) for name in NAMES))
-
-
 def _install(facts_by_node: Nodes, node: str, odds: List[Difference[Optional[str]]]) -> str:
     """One line with pip; a local version (+cu121) is not on the index."""
-    norms = [(odd.what, odd.norm) for odd in odds if odd.norm and "(cu" not in odd.norm]
-    words = [f"{name}=={norm.partition('+')[0]}" for name, norm in norms]
+    words = [f"{odd.what}=={odd.norm.partition('+')[0]}" for odd in odds if odd.norm]
     if not words:
         return "install the same environment on every node (one lock file or image), or name one with --python"
     return pip_install(node, facts_by_node[node].interpreter, *words[:8])
