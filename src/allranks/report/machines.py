@@ -80,7 +80,7 @@ def machine(facts: MachineFacts) -> Rows:
         ("Python", _joined(facts.plan.interpreter.version, facts.plan.interpreter.path)),
         ("torch", _joined(facts.plan.interpreter.torch, build.platform, build.nccl and f"NCCL {build.nccl}")),
         ("GPUs", _gpus(facts)),
-        ("driver", _joined(gpus.vendor, gpus.driver, gpus.cuda and f"CUDA {gpus.cuda}")),
+        ("driver", _joined(gpus.vendor, gpus.driver)),
         ("/dev/shm", "" if facts.shm.bytes < 0 else format_size(facts.shm.bytes)),
         ("network", _listed(_interface(one.name, facts.nic.get(one.name, UNKNOWN)) for one in facts.linked)),
         ("RDMA ports", _rdma(facts)),

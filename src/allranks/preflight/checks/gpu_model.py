@@ -1,20 +1,18 @@
-"""All GPUs are of one model with the same memory, under one version of the driver and of its CUDA.
+"""All GPUs are of one model with the same memory, under one version of the driver.
 
 The slowest GPU sets the pace of all, and the smallest memory the batch. imbue's host-health-checks and GCP's
-configcheck compare drivers. Other versions side by side usually work. NCCL then chooses by what each driver can, and a
-program may find another libcuda on one node.
+configcheck compare drivers. Other versions side by side usually work. NCCL then chooses by what each driver can.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.protocol.records import NamedTuple
 
 from .. import smi
 from ..compare import Findings, Nodes, advise, by_value, collected, differences, having, values_of, warn, who
-from ..host import Host, search_in
+from ..host import Host
 from ..typed_facts import Request
 
 ID = "gpu_model"
@@ -22,16 +20,14 @@ GROUP = "gpu"
 LEVEL = "full"
 SECONDS = 190.0
 TOLERANCE = 0.05  # firmware and ECC keep a little of the memory
-CUDA = re.compile(r"CUDA (?:UMD )?Version *: *(\d+\.\d+)")  # "UMD" since driver 610
 
 
 class Models(NamedTuple):
-    """By model, how many GPUs and the MiB of the smallest; the versions of the driver and its CUDA."""
+    """By model, how many GPUs and the MiB of the smallest; the version of the driver."""
 
     vendor: str
     models: Dict[str, Tuple[int, int]]
     driver: str = ""
-    cuda: str = ""
 
 
 def collect(host: Host) -> Optional[Models]:
@@ -40,7 +36,7 @@ def collect(host: Host) -> Optional[Models]:
     if answer is not None:
         rows = [(smi.value_of(row["name"]), smi.number(row["memory.total"])) for row in answer.rows]
         driver = next((smi.value_of(row["driver_version"]) for row in answer.rows), "")
-        return Models("nvidia", _counted(rows), driver[:50], search_in(CUDA, smi.nvidia_smi(host).out))
+        return Models("nvidia", _counted(rows), driver[:50])
     gpus = smi.amd_smi(host, "static", "-a", "-v", "-d")
     if gpus is None:
         return None
@@ -80,12 +76,9 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _drivers(nodes: Mapping[str, Models]) -> Findings:
-    """Warn of CUDA's version only where the driver does not explain it."""
-    odd = differences("driver", having(nodes, lambda one: one.driver))
-    odd = odd or differences("CUDA (of the driver)", having(nodes, lambda one: one.cuda))
-    for one in odd:
+    for one in differences("driver", having(nodes, lambda one: one.driver)):
         advice = "install the same driver on every node"
-        if one.norm and one.what == "driver":
+        if one.norm:
             advice += f" ({one.norm})"
         show = smi.by_vendor(nodes[one.nodes[0]].vendor, "nvidia-smi", "amd-smi static -d")
         yield warn("driver-version-mismatch", one.nodes, one.message, advise(advice, one.nodes[0], show))
