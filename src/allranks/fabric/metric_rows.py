@@ -163,14 +163,6 @@ class LinkRow(Measurement):
 
 
 @dataclass(frozen=True)
-class FirstFailure:
-    """The test that failed first."""
-
-    test: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class SuiteEndRow:
     """What a suite came to. `statement`: what was tested and what was not; `findings`: of the suite `pairs`."""
 
@@ -178,7 +170,6 @@ class SuiteEndRow:
     ok: bool
     exit: int
     statement: Tuple[str, ...] = ()
-    first_failure: Optional[FirstFailure] = None
     findings: Tuple[Finding, ...] = ()
     kind: str = "end"
     schema: int = SCHEMA

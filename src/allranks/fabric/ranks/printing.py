@@ -12,7 +12,7 @@ import torch
 from allranks.protocol.codec import encode, write_json
 from allranks.text import count_of, first_line, format_size_option
 
-from ..metric_rows import CollectiveRow, FirstFailure, Row, SuiteEndRow, SuiteHang
+from ..metric_rows import CollectiveRow, Row, SuiteEndRow, SuiteHang
 from .job import SuiteJob
 from .lab import Lab
 from .options import Options
@@ -87,14 +87,12 @@ class SuiteReport:
         self.closed = True
         lines = self.statement()
         first = next((row for row in self.rows if row.status in ("fail", "hang")), None)
-        failure = None
         if first is None:
             lines.append("ALL TESTS PASSED!")
         else:
             lines.append(f"FIRST FAILURE in {first.test}: {first.reason}")
-            failure = FirstFailure(first.test, first.reason)
         print("\n".join(["", *lines]), flush=True)
-        append_row(self.options.out, SuiteEndRow(self.options.suite, code == 0, code, tuple(lines), failure))
+        append_row(self.options.out, SuiteEndRow(self.options.suite, code == 0, code, tuple(lines)))
 
     # -- the statement ---------------------------------------------------------------------------------
 
