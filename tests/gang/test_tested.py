@@ -30,7 +30,7 @@ def test_errors_of_several_ranks_name_their_nodes() -> None:
 
 
 def test_a_hang_names_the_silent_rank_and_its_stack() -> None:
-    hang = SuiteHang("broadcast", "", (0,), (1, 3), (3,), {}, {3: ("outer", "inner")})
+    hang = SuiteHang("broadcast", "", (0,), (1, 3), (3,), {3: ("outer", "inner")})
     (finding,) = findings_of(rows(CollectiveRow("broadcast", "hang", reason="not done", hang=hang)), NAMES)
     assert (finding.id, finding.where) == ("collective-hang", Where(node="h2", rank=3))
     assert finding.evidence == ("rank 3 (h2) was in inner",)

@@ -19,7 +19,7 @@ TESTS = encode([
     CollectiveRow("broadcast", "fail", "", 0.2, "on rank 2: wrong",
                   (WrongElement(2, 1, "float32", 7, "5", "0", 1), RankError(3, "RuntimeError: no")), ranks=4),
     CollectiveRow("barrier", "hang", "", 60.0, "rank 3 had not arrived", ranks=4,
-                  hang=SuiteHang("barrier", "", (0, 1, 2), (3,), (), {}, {3: ("train.py:7 step",)})),
+                  hang=SuiteHang("barrier", "", (0, 1, 2), (3,), (), {3: ("train.py:7 step",)})),
     CollectiveRow("gpu_direct", "skip", reason="no GPU"),
 ])  # fmt: skip
 
@@ -159,7 +159,7 @@ def test_links_are_drawn_in_the_order_of_the_run_and_a_retest_counts() -> None:
 @pytest.mark.parametrize("row", [
     {}, {"a": "h1"}, {"a": "h1", "b": "h2", "there": {"bandwidth": "x"}}, {"a": "h1", "b": "h2", "round": [1]},
     {"a": "h1", "b": "h2", "there": [1]}, {"a": "h1", "b": "h2", "round": "x"}, {"a": "h1", "b": "h1"},
-    {"a": "h1", "b": "h2", "interfaces": ["eth0"]}, {"a": "h1", "b": "h2", "there": {"bandwidth": 10**400}},
+    {"a": "h1", "b": "h2", "there": {"bandwidth": 10**400}},
 ])  # fmt: skip
 def test_rows_that_are_no_link_are_left_out(row: dict[str, Any]) -> None:
     assert linkmaps.link_map([row], ["h1", "h2"]) == ""
@@ -185,7 +185,7 @@ def hostile(text: str) -> dict[str, Any]:
     """A document with this text wherever a text may stand."""
     where = {"node": text}
     failures = (WrongElement(1, 0, text, 3, text, text), RankError(2, text))
-    hang = SuiteHang(text, text, (), (3,), (), {}, {3: (text,)})
+    hang = SuiteHang(text, text, (), (3,), (), {3: (text,)})
     return {
         "run": text, "suite": text, "ok": False, "exit": 3, "nodes": [text, "h2"], "ranks": 4, "started": 1e9,
         "findings": [{"id": text, "status": text, "where": where, "message": text, "remedy": text, "evidence": [text]}],

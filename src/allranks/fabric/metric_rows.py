@@ -48,11 +48,10 @@ class LateRank:
 
 @dataclass(frozen=True)
 class SuitePlace:
-    """Where a rank is: number of the test, round, seconds since the test began there, a counter of life signs."""
+    """Where a rank is: number of the test, round, a counter of life signs."""
 
     test: int
     turn: int
-    seconds: float
     beat: int
     error: str = ""
 
@@ -66,7 +65,6 @@ class SuiteHang:
     arrived: Tuple[int, ...]
     missing: Tuple[int, ...]
     silent: Tuple[int, ...]
-    places: Dict[int, SuitePlace]
     stacks: Dict[int, Tuple[str, ...]]
 
 
@@ -131,7 +129,7 @@ class Measurement:
     """A pair of nodes measured once: `there` is from `a` to `b`, `back` from `b` to `a`.
 
     `dead` is empty, or the reason why nothing could be measured (`timed out after 10 s`, `connection refused`).
-    `interfaces` are those used on `a` and on `b`, where known. `round` counts from 0; re-tests go on counting.
+    `round` counts from 0; re-tests go on counting.
     """
 
     a: str
@@ -140,7 +138,6 @@ class Measurement:
     there: Way = Way()
     back: Way = Way()
     dead: str = ""
-    interfaces: Tuple[str, str] = ("", "")
 
     def cell(self) -> Cell:
         """Give the pair in its own order, whoever was named first."""

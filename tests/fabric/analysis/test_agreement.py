@@ -51,7 +51,7 @@ def test_skipped_on_some_ranks_is_no_skip() -> None:
 
 
 def test_who_had_not_arrived() -> None:
-    before = {0: SuitePlace(3, 2, 0.1, 5), 1: SuitePlace(3, 0, 0.1, 5), 2: SuitePlace(2, END, 0.1, 5), 3: NOWHERE}
+    before = {0: SuitePlace(3, 2, 5), 1: SuitePlace(3, 0, 5), 2: SuitePlace(2, END, 5), 3: NOWHERE}
     assert split_arrived(before, 3) == ([0, 1], [2, 3])
     after = {rank: replace(place, beat=place.beat + (rank < 2)) for rank, place in before.items()}
     assert silent_ranks(before, after) == [2, 3]
@@ -62,13 +62,13 @@ def test_who_had_not_arrived() -> None:
 
 
 def test_rows_survive_json() -> None:
-    hang = SuiteHang("x", "text", (0,), (1,), (1,), {0: SuitePlace(3, 2, 0.1, 5)}, {0: ("f:1 g",)})
+    hang = SuiteHang("x", "text", (0,), (1,), (1,), {0: ("f:1 g",)})
     failures = (WrongElement(1, 1, "float32", 2, "5", "0"), RankError(2, "RuntimeError: no"))
     row = CollectiveRow("x", "hang", hang=hang, late=LateRank(1, 2.0), failures=failures, ranks=3)
     document = encode(row)
-    assert document["hang"]["places"]["0"]["turn"] == 2 and document["schema"] == 1 and "broken" not in document
+    assert document["hang"]["missing"] == [1] and document["schema"] == 1 and "broken" not in document
     assert decode(CollectiveRow, read_json(write_json(document), 1 << 20)) == row
-    measured = LinkRow("a", "b", 3, GOOD, replace(GOOD, tail=None), "", ("eth0", "eth1"), again=True)
+    measured = LinkRow("a", "b", 3, GOOD, replace(GOOD, tail=None), "", again=True)
     for link in (measured, LinkRow("a", "b", 0, dead="timed out")):
         assert decode(LinkRow, read_json(write_json(encode(link)), 1 << 20)) == link
     assert decode(LinkRow, {"a": "a", "b": "b", "round": 1}) == LinkRow("a", "b", 1)

@@ -65,7 +65,6 @@ def test_every_pair_is_measured_both_ways(pairs: Start) -> None:
     for row in links:
         for way in (row["there"], row["back"]):
             assert way["bandwidth"] > 0 and 0 < way["latency"] <= way["tail"]
-        assert row["interfaces"] == ["lo", "lo"]
     assert "6 pairs in 3 rounds" in run.out() and "round 3/3" in run.out() and "row sends to column" in run.out()
 
 

@@ -15,7 +15,7 @@ FAILURES_KEPT = 16  # ranks
 ERRORS_SHOWN = 3  # different ones on a line
 BEFORE = -1  # in the test, but not yet at its first collective
 END = 1 << 30  # all collectives of the test are behind it
-NOWHERE = SuitePlace(-1, BEFORE, 0.0, 0)  # of a rank that has not come at all
+NOWHERE = SuitePlace(-1, BEFORE, 0)  # of a rank that has not come at all
 
 
 @dataclass(frozen=True)

@@ -344,17 +344,13 @@ class Coordinator(PairsRank):
         return rows
 
     def _row(self, pair: Pair, number: int, answers: dict[str, SideFigures], again: bool) -> LinkRow:
-        row = LinkRow(*pair, number, interfaces=(self._interface(pair[0]), self._interface(pair[1])), again=again)
+        row = LinkRow(*pair, number, again=again)
         a, b = (answers.get(node, SideFigures()) for node in pair)
         dead = self._reason_lost(pair) or a.dead or b.dead
         if dead:
             return replace(row, dead=dead)
         # A side times the round trips that it starts, and counts what it receives.
         return replace(row, there=Way(b.rate, a.latency, a.tail), back=Way(a.rate, b.latency, b.tail))
-
-    def _interface(self, node: str) -> str:
-        facts = self.setup.leaders.get(self.places[node])
-        return facts.interface if facts else ""
 
     def _reason_lost(self, pair: Pair) -> str:
         return next((self.lost[node] for node in pair if node in self.lost), "")

@@ -105,9 +105,7 @@ class Watchdog(threading.Thread):
         text = f"the store at {job.host}:{job.port} does not answer: {holder} ({error_line(problem)})"
         if job.local_rank == 0 or (job.node == 0 and job.local_rank == 1):
             self.report_hang(
-                SuiteHang(
-                    self.name_of_test, text, arrived=(job.rank,), missing=missing, silent=missing, places={}, stacks={}
-                )
+                SuiteHang(self.name_of_test, text, arrived=(job.rank,), missing=missing, silent=missing, stacks={})
             )
         else:  # one a node is enough
             print(f"allranks: {self.name_of_test}: {text}", file=sys.stderr, flush=True)
@@ -115,7 +113,7 @@ class Watchdog(threading.Thread):
 
     def move(self, turn: int, error: str = "") -> None:
         """Note that a round comes next; END: all are done or have failed, and the agreement is still watched."""
-        self.place = SuitePlace(self.test, turn, round(self.elapsed(), 3), 0, error)
+        self.place = SuitePlace(self.test, turn, 0, error)
         with contextlib.suppress(BlockingIOError):  # enough wake-ups are waiting
             os.write(self.writer, b"\0")
 
@@ -250,7 +248,6 @@ class Watchdog(threading.Thread):
             arrived=tuple(arrived),
             missing=tuple(missing),
             silent=tuple(silent),
-            places={rank: place for rank, place in places.items() if place != NOWHERE},
             stacks=stacks,
         )
 
