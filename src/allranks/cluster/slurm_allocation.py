@@ -38,8 +38,8 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
     """None outside of an allocation; ConfigError where the variables contradict each other, UsageError in a
     heterogeneous job."""
     _refuse_heterogeneous(environ)
-    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
-    nodelist = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
+    job = environ.get("SLURM_JOB_ID", "")
+    nodelist = environ.get("SLURM_JOB_NODELIST", "")
     if not job or not nodelist:
         return None
     if not job.isdecimal():
@@ -48,7 +48,7 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
         nodes = tuple(check_host(name) for name in expand(nodelist))
     except UsageError as error:
         raise ConfigError(f"SLURM_JOB_NODELIST: {error}") from None
-    asked = any(environ.get(name) for name in ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE"))
+    asked = any(environ.get(name) for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
     tasks = tasks_per_node(environ.get("SLURM_TASKS_PER_NODE", "")) if asked else ()
     if tasks and len(tasks) != len(nodes):
         raise ConfigError(
@@ -63,7 +63,7 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
 
 def _refuse_heterogeneous(environ: Mapping[str, str]) -> None:
     """Its components are jobs of their own: salloc names no nodes for all of them, sbatch those of the first."""
-    size = environ.get("SLURM_HET_SIZE") or environ.get("SLURM_PACK_SIZE") or ""  # before Slurm 20.02
+    size = environ.get("SLURM_HET_SIZE", "")
     if size.isdecimal() and int(size) > 1:
         raise UsageError(
             f"job {environ.get('SLURM_JOB_ID', '?')} is heterogeneous: its {size} components have no step in common.\n"

@@ -211,8 +211,8 @@ def test_an_announced_end_is_told_by_when_it_was_announced(asked: Any, announced
 
 @pytest.mark.parametrize(
     "more",
-    [{"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST": ""}, {"SLURM_PACK_SIZE": "2"}, {"SLURM_HET_SIZE": "3"}],
-    ids=["salloc", "before 20.02", "sbatch"],
+    [{"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST": ""}, {"SLURM_HET_SIZE": "3"}],
+    ids=["salloc", "sbatch"],
 )
 def test_a_heterogeneous_job_is_refused(more: dict[str, str]) -> None:
     """salloc names no nodes there, so it looked like no allocation: the submit host trained alone, exit 0."""
