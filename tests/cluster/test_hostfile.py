@@ -145,7 +145,6 @@ def test_what_the_refusal_offers_is_accepted() -> None:
         ("4", "number alone"),
         ("10.0.0.256", "number alone"),
         ("h" * 254, "253 are the most"),
-        ("rank 0=h1 slot=0:0-1", "rankfile"),
         ("n[1-9999999]", "more than 4096"),
         ("x" * (MAX_LINE + 1), "one host a line"),
     ],

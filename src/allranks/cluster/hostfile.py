@@ -191,8 +191,6 @@ def _entries(text: str) -> Iterator[Node]:
     """Yield the entries of one line without its comment: a node list, then attributes that hold for all."""
     _check_printable(text)
     words = _EQUALS.sub("=", text).split()
-    if words[0] == "rank" and len(words) > 1 and re.match(r"[0-9]+=", words[1]):
-        raise UsageError("this is a line of an Open MPI rankfile. Write one host a line: 'h1 slots=8'")
     attributes = _attributes(words[0], words[1:])
     for item in split_list(words[0]):
         yield from _item(item, attributes)
