@@ -35,7 +35,6 @@ LEVEL = "quick"
 TOLERANCE = 0.02  # firmware and the kernel keep a different little for themselves
 MUCH_SWAP = 1 << 30
 MUCH_OF_MEMORY = 0.1  # a little is swapped out of every machine that has been up for long
-MODEL_KEYS = ("model name", "cpu model", "cpu")  # x86; MIPS, LoongArch; POWER
 ARM_KEYS = ("CPU implementer", "CPU part")
 CPUS = "/sys/devices/system/cpu"
 CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -94,9 +93,9 @@ def collect(host: Host) -> Optional[Machine]:
 def _model(text: str) -> str:
     """Of the first processor; Arm kernels give numbers for the maker and the part."""
     values = key_values(text, ":")
-    for key in MODEL_KEYS:
-        if values.get(key):
-            return " ".join(values[key].split())
+    name = values.get("model name")
+    if name:
+        return " ".join(name.split())
     return " ".join(f"{key} {values[key]}" for key in ARM_KEYS if key in values)
 
 
