@@ -133,4 +133,4 @@ class OwnOrders:
         own = (spec.target.node_rank, spec.target.nodes or 1)
         if terms.tests is None and (terms.index_, terms.of) != own:
             raise NotOurs(f"the place of node {terms.index_} of {terms.of} on node {own[0]} of {own[1]}")
-        return NodePlan(this, terms.nproc, terms.first_rank, terms.of, "the coordinator", terms.index_)
+        return NodePlan(this, terms.nproc, terms.first_rank, terms.of, terms.index_)

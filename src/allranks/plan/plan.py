@@ -39,8 +39,8 @@ def make_plan(spec: RunSpec, cluster: Cluster, facts: Mapping[str, NodeFacts]) -
     first = 0
     shared_by = len(cluster) if spec.target.local else 1
     for rank, node in enumerate(cluster.nodes):
-        count, reason = ranks_of(spec, node, facts.get(node.name, NodeFacts()), len(cluster), shared_by)
-        nodes.append(NodePlan(node, count, first, len(cluster), reason, rank))
+        count, _ = ranks_of(spec, node, facts.get(node.name, NodeFacts()), len(cluster), shared_by)
+        nodes.append(NodePlan(node, count, first, len(cluster), rank))
         first += count
     return Plan(tuple(nodes))
 

@@ -17,7 +17,6 @@ class NodePlan:
     nproc: int
     first_rank: int
     of: int  # number of nodes
-    reason: str  # where nproc comes from, for messages
     rank: int = 0
 
     @property

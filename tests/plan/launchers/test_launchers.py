@@ -197,7 +197,7 @@ def test_a_hostfile_gives_every_node_its_ranks(counts: list[int], lines: list[st
     """deepspeed numbers ranks by the slots of the lines before: a node needs no more than sums to be right."""
     world, first = sum(counts), 0
     for index, count in enumerate(counts):
-        node = NodePlan(Node(index, "n", "n"), count, first, len(counts), "", index)
+        node = NodePlan(Node(index, "n", "n"), count, first, len(counts), index)
         slots = [int(line.split("slots=")[1]) for line in hostfile(world, node).splitlines()]
         assert len(slots) == len(counts) and min(slots) > 0
         assert (sum(slots[:index]), slots[index], sum(slots)) == (first, count, world)
@@ -260,7 +260,7 @@ def test_a_setting_out_of_reach_is_noted_beside_json(
 
 def launch_of(spec: RunSpec, ranks: int, facts: dict[str, object]) -> NodeLaunch:
     place = Place("/tmp/n", "/work", "/tmp/n/outputs", False, "uid/n", "run-1")
-    node = NodePlan(Node(0, "h1", "h1"), ranks, 0, 1, "--nproc")
+    node = NodePlan(Node(0, "h1", "h1"), ranks, 0, 1)
     return NodeLaunch(spec, ranks, node, place, Attempt(0, "h1", 29500), read_facts(facts))
 
 

@@ -20,7 +20,7 @@ FACTS = NodeFacts(interpreter=Interpreter("", "--python", "/opt/rl/bin/python"),
 def launch(rank: int, *start: str, role: int = 0, slots: int | None = None, local: int | None = None) -> NodeLaunch:
     options = {"ray": True, "ray_start": list(start), "command": ["bash", "train.sh"], "local": local}
     run = resolve({k: v for k, v in options.items() if v is not None}, {}, {}, config_source="x").spec  # type: ignore[misc]
-    node = NodePlan(Node(rank, f"h{rank}", f"h{rank}", slots=slots), 1, rank, 2, "--nproc", rank)
+    node = NodePlan(Node(rank, f"h{rank}", f"h{rank}", slots=slots), 1, rank, 2, rank)
     place = Place("/tmp/n", "/work", "/out", False, "u/node_00", "run-1", peers=PEERS, role="ray")
     spec = spec_of(run, run.launch.roles[role])
     return NodeLaunch(spec, 2, node, place, Attempt(0, "10.0.0.1", 6400), FACTS)
