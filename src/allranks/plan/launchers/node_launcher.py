@@ -54,15 +54,9 @@ def _environment_for_ranks(launch: NodeLaunch) -> dict[str, str]:
     }
 
 
-def launcher_argv(
-    launch: NodeLaunch,
-    module: str,
-    options: Sequence[str],
-    left_out: Sequence[str],
-    no_python: str = "--no_python",
-) -> tuple[str, ...]:
+def launcher_argv(launch: NodeLaunch, module: str, options: Sequence[str], left_out: Sequence[str]) -> tuple[str, ...]:
     """Give the words of a launcher, a module of Python, with `options` behind the user's own."""
-    before = launcher_words(launch.spec, launch.facts.interpreter.path, module, options, left_out, no_python)
+    before = launcher_words(launch.spec, launch.facts.interpreter.path, module, options, left_out)
     return (*before, *through(read_training(launch.spec), launch.place))
 
 

@@ -65,16 +65,13 @@ def python_for(words: Words, python: str | None) -> list[str]:
 
 
 def launcher_words(
-    spec: RunSpec, python: str | None, module: str, options: Sequence[str], left_out: Sequence[str], no_python: str
+    spec: RunSpec, python: str | None, module: str, options: Sequence[str], left_out: Sequence[str]
 ) -> list[str]:
-    """Give the words of a launcher, a module of Python, up to the program: `options` stand behind the user's own.
-
-    `no_python` is its option for a program that is none of Python's.
-    """
+    """Give the words of a launcher, a module of Python, up to the program: `options` stand behind the user's own."""
     words = read_training(spec)
     before = [*python_for(words, python), "-m", module, *kept_options(spec, left_out), *options]
     if words.kind == "program":
-        before.append(no_python)
+        before.append("--no_python")
     return before
 
 

@@ -35,7 +35,6 @@ def script(
     options: Sequence[str],
     left_out: Sequence[str],
     *,
-    no_python: str = "--no_python",
     program: Sequence[str] | None = None,
     lines: Sequence[str] = (),
 ) -> str:
@@ -45,7 +44,7 @@ def script(
     """
     spec = request.spec
     wrap = shlex.split(spec.launch.wrap or "")
-    launcher = [*wrap, *launcher_words(spec, spec.launch.python, module, options, left_out, no_python)]
+    launcher = [*wrap, *launcher_words(spec, spec.launch.python, module, options, left_out)]
     if program is None:
         program = read_training(spec).program
     parts = ["#!/bin/bash", f"# {node.node.name}: start this here, and the other nodes' scripts there, in any order"]

@@ -1,4 +1,4 @@
-"""torchrun: a script a node, with static rendezvous (under c10d --node-rank and --master-addr are ignored)."""
+"""torchrun: a script a node, with static rendezvous (under c10d --node_rank and --master_addr are ignored)."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def torchrun(request: RenderRequest) -> Rendered:
     for node in request.plan.nodes:
         options = [f"--{name}={value}" for name, value in arguments(node, request.attempt).items()]
         module = "torch.distributed.run"
-        files[script_name(node)] = script(request, node, module, options, OURS, no_python="--no-python")
+        files[script_name(node)] = script(request, node, module, options, OURS)
     return files

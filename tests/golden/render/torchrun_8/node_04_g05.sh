@@ -16,10 +16,10 @@ export OMP_NUM_THREADS=4
 exec python3 \
   -m torch.distributed.run \
   --nnodes=8 \
-  --nproc-per-node=8 \
-  --node-rank=4 \
-  --rdzv-backend=static \
-  --master-addr=g01 \
-  --master-port=29500 \
-  --max-restarts=0 \
+  --nproc_per_node=8 \
+  --node_rank=4 \
+  --rdzv_backend=static \
+  --master_addr=g01 \
+  --master_port=29500 \
+  --max_restarts=0 \
   train.py --epochs 3 --name 'a b'

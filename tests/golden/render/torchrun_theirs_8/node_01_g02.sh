@@ -17,10 +17,10 @@ exec python3 \
   -m torch.distributed.run \
   --tee 3 \
   --nnodes=8 \
-  --nproc-per-node=8 \
-  --node-rank=1 \
-  --rdzv-backend=static \
-  --master-addr=g01 \
-  --master-port=29500 \
-  --max-restarts=0 \
+  --nproc_per_node=8 \
+  --node_rank=1 \
+  --rdzv_backend=static \
+  --master_addr=g01 \
+  --master_port=29500 \
+  --max_restarts=0 \
   -m pkg.train --lr 1
