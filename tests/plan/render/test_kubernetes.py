@@ -331,8 +331,8 @@ def test_bare_pods_are_a_group_for_the_queue() -> None:
     ("text", "says"),
     [
         ("spec: {restartPolicy: OnFailure}", "restartPolicy is OnFailure, expected Never"),
-        ("spec: {suspend: true}", "suspend is a field of a Job, not of a Pod"),
-        ("spec: {backoffLimit: 3}", "backoffLimit is a field of a Job, not of a Pod. Leave it out and use --retries"),
+        ("spec: {suspend: true}", "a Pod has no field suspend$"),
+        ("spec: {backoffLimit: 3}", "a Pod has no field backoffLimit$"),
         ("spec: {terminationGracePeriodSeconds: 30}", "terminationGracePeriodSeconds is 30, expected 135 or more"),
         ("spec: {terminationGracePeriodSeconds: '200'}", "terminationGracePeriodSeconds is 200"),
         ("spec: {nodeSelectors: {a: b}}", "no field nodeSelectors. Is nodeSelector meant"),

@@ -1,17 +1,17 @@
 """--pod FILE: the user's own settings of every pod, checked as a pod before they are laid over ours (pure).
 
-The file cannot change what a run depends on: restarts, host names, the time to save, the command. Fields of a Job are
-refused by name: the API server would drop them or refuse the object.
+The file cannot change what a run depends on: restarts, host names, the time to save, the command. Unknown fields
+are refused by name: the API server would drop them or refuse the object.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
+from allranks.settings.table import suggestion
 
 from .yamltext import Document, read_yaml
 
@@ -35,10 +35,6 @@ CONTAINER_FIELDS = _names(
     "resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath "
     "terminationMessagePolicy tty volumeDevices volumeMounts workingDir"
 )
-_OF_A_JOB = _names(
-    "backoffLimit backoffLimitPerIndex completionMode completions managedBy manualSelector maxFailedIndexes "
-    "parallelism podFailurePolicy podReplacementPolicy selector successPolicy suspend template ttlSecondsAfterFinished"
-)
 _OURS = {
     "hostname": "pods find each other by the names that allranks gives",
     "hostnameOverride": "pods find each other by the names that allranks gives",
@@ -49,7 +45,6 @@ _OURS_IN_THE_CONTAINER = {
     "args": "it starts allranks, and the training command ends the command line",
     "restartPolicy": "a rank that restarts alone waits for the others for ever",
 }
-_INSTEAD = {"backoffLimit": " and use --retries", "completions": " and use --nodes", "parallelism": " and use --nodes"}
 KUEUE = "kueue.x-k8s.io"
 QUEUE = f"{KUEUE}/queue-name"
 _OF_THE_PODS = f"{KUEUE}/podset-"  # topology requests belong to the pod template
@@ -136,8 +131,6 @@ def _check_pod(pod: Document, where: str, container: str, grace: int) -> None:
     for key in pod:
         if key in _OURS:
             raise UsageError(f"{where}: allranks sets {key}, as {_OURS[key]}. Leave it out")
-        if key in _OF_A_JOB and key not in POD_FIELDS:
-            raise UsageError(f"{where}: {key} is a field of a Job, not of a Pod. Leave it out{_INSTEAD.get(key, '')}")
         if key not in POD_FIELDS:
             raise UsageError(f"{where}: a Pod has no field {key}{_meant(key, POD_FIELDS)}")
     if pod.get("restartPolicy", "Never") != "Never":
@@ -183,5 +176,5 @@ def _map(document: Document, key: str, where: str) -> Document:
 
 
 def _meant(word: str, fields: frozenset[str]) -> str:
-    near = difflib.get_close_matches(word, sorted(fields), 1)
-    return f". Is {near[0]} meant?" if near else ""
+    near = suggestion(word, fields, least=0.8)
+    return f". Is {near} meant?" if near else ""
