@@ -693,7 +693,3 @@ class DialledTransport(SshTransport):
             return super().silence(node, seconds, stderr)
         text = f"{node.name} joined, but its connection was not there for {seconds:g} s"
         return Finding("node-network-down", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
-
-    def retry(self, node: Node, stderr: str) -> bool:
-        """Return False: the node dials again after its connection breaks."""
-        return False
