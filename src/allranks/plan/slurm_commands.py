@@ -62,15 +62,12 @@ def knows_containers(help_text: str) -> bool:
 
 
 def pyxis_options(spec: RunSpec, workdir: str) -> list[str]:
-    """Return the options of a step whose tasks are in the container of --container-image; none without one.
+    """Return the options of a step whose tasks are in the container of --container-image.
 
     What lies outside of the image is mounted at its own path: the working directory, and directories that were named.
     """
-    image = spec.launch.container_image
-    if image is None:
-        return []
     mounts = [f"{path}:{path}" for path in _mounted(spec, workdir)]
-    return [f"--container-image={image}", f"--container-mounts={','.join(mounts)}"]
+    return [f"--container-image={spec.launch.container_image}", f"--container-mounts={','.join(mounts)}"]
 
 
 def apptainer_command(spec: RunSpec, workdir: str) -> str:
