@@ -51,8 +51,7 @@ class ControlledLaunch:
         """Make the run directory and the session; its ranks start once the run is followed."""
         spec = self._resolved.spec
         if spec.preflight.end_orphans:
-            nodes = self._cluster.everyone
-            end_dead_runs(spec, Cluster(nodes, self._cluster.source))
+            end_dead_runs(spec, self._cluster)
         return begin(self._resolved, self._cluster, reach_nodes(spec, self._cluster), view)
 
 

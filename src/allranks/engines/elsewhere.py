@@ -243,8 +243,7 @@ class LaunchElsewhere:
         """Do here what the controller would need ssh for, and have the nodes dial it."""
         spec = self._spec
         if spec.preflight.end_orphans:
-            nodes = (*self._cluster_here.nodes, *self._cluster_here.spares)
-            end_dead_runs(spec, Cluster(nodes, self._cluster_here.source))
+            end_dead_runs(spec, self._cluster_here)
         reach = "dial" if spec.launch.reach == SSH else spec.launch.reach
         self._spec = spec.changed(end_orphans=False, reach=reach)
 

@@ -35,7 +35,7 @@ def ask(spec: RunSpec, cluster: Cluster, headers: Mapping[str, SweepHeader]) -> 
         return await asyncio.gather(*(_ask_one(spec, transport, n, headers[n.name], limit) for n in nodes))
 
     transport = SshTransport(spec.launch)
-    nodes = [n for n in cluster.nodes if n.name in headers]
+    nodes = [n for n in cluster.everyone if n.name in headers]
     return dict(zip((n.name for n in nodes), run_loop(lambda: run_with_callbacks(all_of_them())), strict=True))
 
 
@@ -86,7 +86,7 @@ def end_dead_runs(spec: RunSpec, cluster: Cluster) -> None:
 
     What no run of allranks has started is left alone, and named.
     """
-    answers = ask(spec, cluster, {n.name: SweepHeader() for n in cluster.nodes})
+    answers = ask(spec, cluster, {n.name: SweepHeader() for n in cluster.everyone})
     chosen = choose(answers, foreign=False)
     count = sum(len(p) for p in chosen.values())
     lines = []
@@ -94,7 +94,7 @@ def end_dead_runs(spec: RunSpec, cluster: Cluster) -> None:
         unended = name_unended(end(spec, cluster, chosen, answers))
         lines = [f"ended {count_of(count, 'process', 'processes')} of earlier runs", *filter(None, [unended])]
     question = SweepHeader(foreign=spec.rendezvous.master_port)
-    others = ask(spec, cluster, {n.name: question for n in cluster.nodes})
+    others = ask(spec, cluster, {n.name: question for n in cluster.everyone})
     for line in [*lines, *left_alone(others, spec)]:
         sys.stderr.write(f"{line}\n")
 
