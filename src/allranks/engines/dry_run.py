@@ -26,7 +26,7 @@ from allranks.protocol import node_names as names
 from allranks.protocol.codec import document_line, make_document, omit_empty, spread
 from allranks.protocol.command_words import read_command
 from allranks.protocol.facts import Interpreter
-from allranks.protocol.orders import RankOrder, StartTerms, SuiteNodes
+from allranks.protocol.orders import RankOrder, SuiteNodes
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.run_facts import WorkingTree
 from allranks.settings import RunSpec
@@ -56,11 +56,10 @@ class ReachedNode:
 @omit_empty("role")
 @dataclasses.dataclass(frozen=True)
 class StartedNode(ReachedNode):
-    """A node, and what it would be ordered to start, without secrets. `terms`: from which a joined node makes it."""
+    """A node, and what it would be ordered to start, without secrets."""
 
     nproc: int
     ranks: tuple[RankOrder, ...]
-    terms: StartTerms | None
     role: str = ""
 
 
@@ -176,7 +175,7 @@ class DryRun:
             started = map(_as_started, started)
         ranks = tuple(rank._replace(argv=tuple(redact_argv(rank.argv)), env=redact_env(rank.env)) for rank in started)
         reached_by = self._reached[node.name].reached_by
-        return StartedNode(node.name, reached_by, planned.nproc, ranks, order.terms, self._role.name)
+        return StartedNode(node.name, reached_by, planned.nproc, ranks, self._role.name)
 
     def _interpreter_there(self) -> Interpreter:
         """Return what is known of the training interpreter of a node that was not asked: the user's own word."""
