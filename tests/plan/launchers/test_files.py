@@ -3,6 +3,7 @@
 `python -m tests.plan.launchers.test_files` writes the files of tests/golden/render and launchers again, to be read.
 """
 
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
@@ -116,6 +117,17 @@ def test_scripts_are_shell(name: str) -> None:
     for text in scripts:
         done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_accelerate_gets_each_nodes_own_number_of_ranks() -> None:
+    """As `run` gives it: accelerate divides the number by the machines."""
+    spec = RunSpec.of(command=PLAIN, launcher="accelerate")
+    nodes = parse_host_argument("g[01-02]")
+    unequal = [dataclasses.replace(node, slots=slots) for node, slots in zip(nodes, (2, 6), strict=True)]
+    plan = make_plan(spec, make_cluster(unequal, source="--hosts", first=None, is_local=lambda host: False), {})
+    files = RENDERERS["accelerate"].render(RenderRequest(spec, plan, "/w"))
+    configs = [str(text) for name, text in files.items() if name.endswith(".yaml")]
+    assert ["num_processes: 4" in configs[0], "num_processes: 12" in configs[1]] == [True, True]
 
 
 TWENTY = '{"train_batch_size": 20}'

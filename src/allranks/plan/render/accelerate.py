@@ -38,13 +38,13 @@ def accelerate(request: RenderRequest) -> Rendered:
 
 
 def _config(request: RenderRequest, node: NodePlan) -> str:
-    """num_processes counts the ranks of all nodes."""
+    """num_processes is divided by the nodes there: each says its own ranks, times the nodes (launchers/accelerate)."""
     figures = {
         "machine_rank": node.rank,
         "main_process_ip": _text(request.master_addr),
         "main_process_port": request.master_port,
         "num_machines": node.of,
-        "num_processes": request.same_nproc() * node.of,
+        "num_processes": node.nproc * node.of,
         "rdzv_backend": "static",
         "same_network": "true",
     }

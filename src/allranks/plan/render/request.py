@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from allranks.errors import UsageError
 from allranks.settings import RunSpec
 
 from ..ranks import Attempt, NodePlan, Plan
@@ -45,17 +44,6 @@ class RenderRequest:
     def attempt(self) -> Attempt:
         """The only one, as launchers take it."""
         return Attempt(0, self.master_addr, self.master_port)
-
-    def same_nproc(self) -> int:
-        """Ranks a node, for what knows one number only; UsageError names two nodes that differ."""
-        first = self.plan.nodes[0]
-        for node in self.plan.nodes:
-            if node.nproc != first.nproc:
-                raise UsageError(
-                    f"{node.node.name} has {node.nproc} ranks, {first.node.name} has {first.nproc}, expected the same"
-                    " number on every node. Set --nproc"
-                )
-        return first.nproc
 
 
 def script_name(node: NodePlan) -> str:
