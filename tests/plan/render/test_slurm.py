@@ -95,12 +95,14 @@ def test_the_script_of_a_run_with_ray_has_its_command_again() -> None:
 @pytest.mark.parametrize("end", ["\n", "\r", "\x1b]0;x\x07", "\u2028"])
 def test_a_name_of_several_lines_adds_no_line_to_the_script(end: str, tmp_path: Path) -> None:
     """sbatch reads #SBATCH lines as they stand, and bash runs what follows a line's end."""
-    spec = RunSpec.of(command=(f"a{end}touch {tmp_path}/x{end}.py",), workdir=f"/w{end}touch {tmp_path}/x", nodes=2)
+    program = (f"a{end}touch {tmp_path}/x{end}.py",)
+    spec = RunSpec.of(command=("a.py", *program), workdir=f"/w{end}touch {tmp_path}/x", nodes=2)
     text = batch_script(dataclasses.replace(request("plain"), spec=spec))
     head = text.split("# Made by allranks")[0].splitlines()
     assert head[0] == "#!/bin/bash" and all(line.startswith("#SBATCH ") and line.isprintable() for line in head[1:])
     subprocess.run(["bash", "-c", text], cwd=tmp_path, capture_output=True, timeout=BOUND)
     assert not (tmp_path / "x").exists()
-    for more in (spec.changed(partition=f"gpu{end}x"), spec.changed(sbatch=(f"--qos='a{end}b'",))):
+    partition, quality = spec.changed(partition=f"gpu{end}x"), spec.changed(sbatch=(f"--qos='a{end}b'",))
+    for more in (spec.changed(command=program), partition, quality):
         with pytest.raises(UsageError, match="#SBATCH"):
             batch_script(dataclasses.replace(request("plain"), spec=more))

@@ -109,7 +109,7 @@ def job_name(spec: RunSpec) -> str:
     name = spec.places.name
     if name == RunSpec().places.name:
         name = program_name(main_spec(spec)) or name
-    return "".join(c if c.isprintable() else "_" for c in name)
+    return name
 
 
 def _directives(request: RenderRequest) -> list[str]:
