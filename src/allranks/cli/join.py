@@ -13,7 +13,7 @@ import click
 from allranks import exitcodes
 from allranks.cluster.schedulers import whereabouts
 from allranks.engines import NotStarted
-from allranks.engines.joined import ENGINE, JoinLaunch, NodeEnd, NodeResult
+from allranks.engines.joined import JoinLaunch, NodeEnd, NodeResult
 from allranks.errors import UsageError
 from allranks.protocol.codec import document_line
 from allranks.report.live import choose_view
@@ -38,7 +38,7 @@ def command(
     resolved = resolve_join(typed, config, check_nodes, suite)
     spec = resolved.spec
     say_notes(resolved)
-    launch = ENGINE.prepare(resolved)
+    launch = JoinLaunch(resolved)
     if dry_run:
         click.echo(launch.describe(json_))
         return exitcodes.DONE

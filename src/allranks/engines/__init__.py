@@ -34,13 +34,12 @@ if TYPE_CHECKING:
     from .following import StartedRun
 
 
-# By the name of an engine: the setting of the target that asks for it, empty where a command does, and the module that
-# holds it as ENGINE. A module is imported when a run needs it: most runs need one.
+# By the name of an engine: the setting of the target that asks for it, and the module that holds it as ENGINE. A module
+# is imported when a run needs it: most runs need one. The run of nodes that `join` is one of this machine's.
 ENGINES = {
     "slurm": ("slurm", "allranks.engines.slurm.engine"),
     "kubernetes": ("k8s", "allranks.engines.kubernetes.engine"),
     "skypilot": ("sky", "allranks.engines.skypilot"),
-    "join": ("", "allranks.engines.joined"),
     "ssh": ("hosts", "allranks.engines.hosts"),
     "local": ("local", "allranks.engines.hosts"),
 }
@@ -132,7 +131,7 @@ def engine_named(name: str) -> Engine:
 def engine_for(spec: RunSpec) -> Engine:
     """Return the engine of a target: the first that the target asks for."""
     for name, (setting, _) in ENGINES.items():
-        if setting and getattr(spec.target, setting):
+        if getattr(spec.target, setting):
             return engine_named(name)
     return engine_named(DEFAULT)
 

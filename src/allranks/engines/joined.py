@@ -1,4 +1,4 @@
-"""join as an engine: every node runs the same command, and node 0 has the controller (IO).
+"""join: every node runs the same command, and node 0 has the controller (IO).
 
 Who is admitted, and the node that follows, are in `join`.
 """
@@ -53,7 +53,6 @@ from allranks.text import format_duration, name_with, plural
 
 from .controlled import ControlledRun, begin
 from .following import StartedRun
-from .hosts import Hosts
 from .join import follow, hello_of
 from .joinsecret import own_secret_differs, secret_of
 from .signals import SignalWatch
@@ -427,14 +426,3 @@ def _own_role(spec: RunSpec) -> tuple[str, RunSpec]:
         if rank in places:
             return role.name, spec_of(spec, role).changed(node_rank=places.index(rank), nodes=len(places))
     return "", spec
-
-
-class Join(Hosts):
-    """Nodes that come by themselves."""
-
-    def prepare(self, resolved: Resolved) -> JoinLaunch:
-        """Return this node's part."""
-        return JoinLaunch(resolved)
-
-
-ENGINE = Join()
