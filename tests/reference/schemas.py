@@ -66,7 +66,6 @@ DOCUMENTS = [
     Published("submission-plan", SubmissionPlan, "`run --slurm --dry-run --json` outside of an allocation"),
     Published("pods-plan", PodsPlan, "`run --k8s --dry-run --json`"),
     Published("task-plan", TaskPlan, "`run --sky --dry-run --json`"),
-    Published("join-plan", joined.JoinPlan, "`join --dry-run --json`"),
     Published("detached", follow.DetachedRun, "`run --detach --json`"),
     Published("stacks", stacks.StacksReport, "`stacks --json`"),
     Published("profile", profile.ProfileReport, "`profile --json`"),

@@ -452,7 +452,6 @@ _ALL: tuple[Declared | DeclaredVerbs, ...] = (
             SettingRow("check_nodes", FLAG, "instead of a command: look at the nodes", options="--check"),
             SettingRow("suite", choice(*SUITES), "instead of a command: collective tests", options="--test"),
             CONFIG,
-            DRY_RUN,
             QUIET_RUN,
             SettingRow("json_", FLAG, "JSON lines. On node 0 they are the run, its result last", options="--json"),
         ),

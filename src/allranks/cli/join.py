@@ -8,8 +8,6 @@ import os
 import signal
 import sys
 
-import click
-
 from allranks import exitcodes
 from allranks.cluster.schedulers import whereabouts
 from allranks.engines import NotStarted
@@ -31,17 +29,12 @@ from .target import resolve_options, say_notes
 from .test import run_suite
 
 
-def command(
-    typed: Given, check_nodes: bool, suite: str | None, config: str | None, dry_run: bool, quiet: bool, json_: bool
-) -> int:
+def command(typed: Given, check_nodes: bool, suite: str | None, config: str | None, quiet: bool, json_: bool) -> int:
     """Do what this node was started for."""
     resolved = resolve_join(typed, config, check_nodes, suite)
     spec = resolved.spec
     say_notes(resolved)
     launch = JoinLaunch(resolved)
-    if dry_run:
-        click.echo(launch.describe(json_))
-        return exitcodes.DONE
     coordinates = spec.target.node_rank == 0
     if not coordinates:
         view: View = NodeView(json_, quiet)

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +35,7 @@ from allranks.gang.session import Session, environments
 from allranks.gang.transport import NodeReach
 from allranks.plan.network import never_reached
 from allranks.plan.own_orders import OwnOrders
-from allranks.protocol.codec import document_line, omit_none
+from allranks.protocol.codec import omit_none
 from allranks.protocol.orders import Order, terms_alone
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.run_facts import RunStart, Stamped
@@ -48,7 +48,6 @@ from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 from allranks.settings.roles import deal, spec_of
-from allranks.settings.secrets import redact_argv
 from allranks.text import format_duration, name_with, plural
 
 from .controlled import ControlledRun, begin
@@ -303,39 +302,12 @@ class NodeEnd(NamedTuple):
     verdict: Verdict | None = None
 
 
-class JoinPlan(NamedTuple):
-    """What `join --dry-run --json` prints: this node's part. `role`: it coordinates, or dials node 0."""
-
-    node_rank: int | None
-    nnodes: int | None
-    master_addr: str | None
-    port: int
-    role: str
-    command: Sequence[str]
-    nproc: int | None
-
-
 class JoinLaunch:
     """What one node does: node 0 waits for the others and controls the run, the others dial it."""
 
     def __init__(self, resolved: Resolved) -> None:
         self._resolved = resolved
         self._spec = resolved.spec
-
-    def describe(self, as_json: bool) -> str:
-        """Return this node's part."""
-        spec = self._spec
-        _, own = _own_role(spec)
-        target = spec.target
-        first = spec.rendezvous.master_addr
-        role = "coordinates" if target.node_rank == 0 else f"dials {first}:{target.join_port}"
-        words = redact_argv(own.launch.command)
-        plan = JoinPlan(
-            target.node_rank, target.nodes, first, target.join_port, role, command=words, nproc=own.launch.nproc
-        )
-        if as_json:
-            return document_line(plan)
-        return "\n".join(f"{key:<12}{value}" for key, value in plan._asdict().items())
 
     def start(self, view: View) -> CoordinatedRun | JoinedNode:
         """Meet the other nodes, on node 0; raise NotStarted where they do not come. Elsewhere be ready to dial."""
