@@ -149,14 +149,6 @@ def test_clean_is_of_nodes_or_of_runs(shell: Shell, words: list[str]) -> None:
     refused(shell("clean", "--dry-run", *words), words[0], "--orphans")
 
 
-def test_former_names_are_read_and_not_shown(shell: Shell) -> None:
-    new = shell("run", "--local", "1", "--dry-run", "--end-orphans", "--", "train.py")
-    old = shell("run", "--local", "1", "--dry-run", "--end-leftovers", "--", "train.py")
-    assert (new.code, old.code, old.out) == (0, 0, new.out)
-    assert "leftovers" not in shell("run", "--help").out + shell("clean", "--help").out
-    refused(shell("clean", "--leftovers", "--local", "1", "--keep", "3"), "--keep", "--orphans")
-
-
 # -- a pasted command with a hole --------------------------------------------------------------------------
 
 # In `torchrun --node-rank $NODE_RANK train.py other.py` with the variable unset, train.py became the rank and

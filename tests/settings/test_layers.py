@@ -129,7 +129,6 @@ def test_nonsense_is_refused_where_nothing_overrides_it() -> None:
 def test_file_keys_take_both_spellings_but_not_twice() -> None:
     assert run({}, {}, {"init-timeout": 5}).spec.limits.init_timeout == 5
     assert run({}, {}, {"init_timeout": 5}).spec.limits.init_timeout == 5
-    assert run({}, {}, {"end-leftovers": True}).spec.preflight.end_orphans
     with pytest.raises(ConfigError, match="init_timeout is set twice"):
         run({}, {}, {"init-timeout": 5, "init_timeout": 5})
 

@@ -433,9 +433,7 @@ _ALL: tuple[Declared | DeclaredVerbs, ...] = (
         settings=settings_of("clean"),
         options=(
             SettingRow("keep", whole_number(0, 1_000_000), "all but the newest N runs and N checks go [default: 5]"),
-            SettingRow(
-                "orphans", FLAG, "processes and directories of dead runs on the nodes", former_options="--leftovers"
-            ),
+            SettingRow("orphans", FLAG, "processes and directories of dead runs on the nodes"),
             SettingRow("foreign", FLAG, "your other processes on GPUs or the master port"),
             SettingRow("yes", FLAG, "do not ask", options="--yes -y"),
             DRY_RUN,

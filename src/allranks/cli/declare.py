@@ -441,7 +441,6 @@ class CommandLine:
 def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool) -> CommandLine:
     """Divide a command line. Judges nothing: see `refuse_empty_values`."""
     by_name = {name: row for row in rows for name in row.names}
-    renamed = {name: row.option for row in by_name.values() for name in row.former_options.split()}
     switches = {switch.partition("=")[0]: row for row in by_name.values() for switch in row.switches.split()}
     line = CommandLine()
     at = 0
@@ -464,7 +463,6 @@ def split(words: Sequence[str], rows: Iterable[SettingRow], takes_command: bool)
         name, equals, value = word.partition("=")
         if name not in by_name and name.replace("_", "-") in {*by_name, *switches}:
             name = name.replace("_", "-")
-        name = renamed.get(name, name)
         if name in switches and not equals:
             line.words.append(f"{switches[name].option}={switches[name].value_of(name)}")
             continue

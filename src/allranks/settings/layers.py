@@ -37,8 +37,8 @@ CLUSTER = "cluster"  # a setting, and the table of the user's own file that defi
 _ALIASES = {
     option.lstrip("-"): row.name
     for row in SETTINGS.values()
-    for option in (*row.names, *row.former_options.split())
-    if row.in_file and option.startswith("--") and (option in row.former_options.split() or not row.parser.is_flag)
+    for option in row.names
+    if row.in_file and option.startswith("--") and not row.parser.is_flag
 }
 # Options that hardly any training program has.
 _OURS_ALONE = ("--hang-timeout", "--hosts", "--k8s", "--nproc", "--nproc-per-node", "--sky", "--slurm", "--sync")

@@ -250,8 +250,7 @@ class Preflight:
         example='["/data/train"]', common="check")
     expect_gpus: int | None = setting(None, whole_number(0, 1024), "GPUs that a node must have [default: nproc]",
         "run check join", example="8", common="check")
-    end_orphans: bool = setting(False, FLAG, "end processes of dead runs first", "run",
-        former_options="--end-leftovers")
+    end_orphans: bool = setting(False, FLAG, "end processes of dead runs first", "run")
 
 
 @dataclass(frozen=True)

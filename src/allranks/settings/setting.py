@@ -34,13 +34,12 @@ class SettingRow:
 
     `name` is a field of a group of RunSpec, or the keyword by which a command gets its own option. `commands` are
     those that take it, separated by spaces. `options` are its names on the command line where they do not follow
-    from `name`, the first one shown in messages; `former_options` are older names, which are read and not shown.
-    `switches` are options that stand for one of its values, as --option=value. `example` is its value in the
-    template of allranks.toml, in TOML, where the default would say little. `common` are the commands whose `--help`
-    shows it; `--help-all` shows all. `default` and `panel` of a setting come from its field and its group, unless
-    the row names a panel. `variables` are read from the environment. `engines` need it: without one of them the
-    option is refused. `in_file` is false for what has no key in allranks.toml. A flag that is on by default has an
-    option that begins with --no- and switches it off.
+    from `name`, the first one shown in messages. `switches` are options that stand for one of its values, as
+    --option=value. `example` is its value in the template of allranks.toml, in TOML, where the default would say
+    little. `common` are the commands whose `--help` shows it; `--help-all` shows all. `default` and `panel` of a
+    setting come from its field and its group, unless the row names a panel. `variables` are read from the environment.
+    `engines` need it: without one of them the option is refused. `in_file` is false for what has no key in
+    allranks.toml. A flag that is on by default has an option that begins with --no- and switches it off.
     """
 
     name: str
@@ -48,7 +47,6 @@ class SettingRow:
     help: str
     commands: str = ""
     options: str = ""
-    former_options: str = ""
     switches: str = ""
     metavar: str = ""
     example: str = ""
