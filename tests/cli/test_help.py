@@ -50,9 +50,9 @@ def test_run_shows_the_settings_that_people_use() -> None:
 def test_a_command_with_many_options_shows_few(declared: Declared) -> None:
     shown = declared.common_rows
     settings = [row.name for row in shown if row.name in SETTINGS]
-    is_short = len(settings) <= COMMON or len(shown) == len(declared.visible_rows)
+    is_short = len(settings) <= COMMON or len(shown) == len(declared.rows)
     assert is_short, f"`common` of a row puts it into the short help, which has at most {COMMON}: {settings}"
-    assert len(declared.visible_rows) <= MOST_SHOWN or len(shown) < len(declared.visible_rows)
+    assert len(declared.rows) <= MOST_SHOWN or len(shown) < len(declared.rows)
     assert {row.name for row in declared.options} <= {row.name for row in shown}
 
 
@@ -66,7 +66,7 @@ def test_help_is_the_tables(
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
     assert max(map(len, lines)) <= COLUMNS
-    rows = declared.visible_rows if asked == "--help-all" else declared.common_rows
+    rows = declared.rows if asked == "--help-all" else declared.common_rows
     named = [line.strip().partition("  ")[0].replace(",", "").split() for line in lines if line.startswith("  -")]
     listed = [name for words_of_line in named for name in words_of_line]
     for row in declared.rows:
@@ -74,8 +74,8 @@ def test_help_is_the_tables(
     panels = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
     known = [panel for panel in panels if panel in PANELS]
     assert known == sorted(known, key=PANELS.index)
-    has_more = len(declared.common_rows) < len(declared.visible_rows)
-    assert (f"print all {len(declared.visible_rows)} options" in answer.out) == (has_more and asked == "--help")
+    has_more = len(declared.common_rows) < len(declared.rows)
+    assert (f"print all {len(declared.rows)} options" in answer.out) == (has_more and asked == "--help")
     assert f"Example: allranks {' '.join(words)} " in " ".join(answer.out.split())
 
 
@@ -135,7 +135,7 @@ def test_help_of_a_verb(shell: Shell, words: list[str], same: list[str]) -> None
         (["run", "--hepl"], "hint: --help"),
         (["run", "--lr", "3", "train.py"], "Options of a program stand behind it"),
         (["render", "slurm", "--partiton", "gpu", "train.py"], "hint: --partition NAME"),
-        (["status", "--hosts", "h1"], "but of `run`, `check`, `test`, `exec`, `render` and `clean`"),
+        (["status", "--hosts", "h1"], "but of `run`, `check`, `test`, `exec`, `render torchrun` and 6 more"),
         (["ps", "--on", "h1"], "but of `status`, `top`, `logs`, `attach` and `stop`"),
         (["run", "--gpus-per-node", "8", "train.py"], "hint: --nproc-per-node N|auto"),
         (["render", "--verbos"], "hint: allranks render --help"),

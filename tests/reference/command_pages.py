@@ -58,7 +58,7 @@ def _command(command: DeclaredCommand, name: str, heading: str) -> Iterator[str]
     if command.arguments:
         rows = "".join(f"| `{cell(one.metavar)}` | {cell(one.help)} |\n" for one in command.arguments)
         yield f"\n{heading} Arguments\n| argument | meaning |\n|---|---|\n{rows}"
-    shown = [row for row in declared.rows if row.name not in declared.hidden]
+    shown = declared.rows
     for panel in (*PANELS, OPTIONS):
         rows = "".join(_row(row) for row in shown if row.panel == panel)
         if rows:

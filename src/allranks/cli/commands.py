@@ -54,20 +54,19 @@ RENDERED = {
 
 
 def _render(what: str) -> Declared:
-    """Declare the command that writes for one launcher or scheduler. Options of others are read to be refused."""
+    """Declare the command that writes for one launcher or scheduler."""
     title, nodes = RENDERED[what]
     engine = engine_of(what)
-    hidden = [row.name for row in settings_of("render") if row.engines and engine not in row.engines]
-    if what in LAUNCHERS:
-        hidden += [row.name for row in settings_of("rendered")]
+    settings = [row for row in settings_of("render") if not row.engines or engine in row.engines]
+    if what not in LAUNCHERS:
+        settings += settings_of("rendered")
     return Declared(
         what,
         f"Write {title}.",
         (f"render {what} {nodes} --nproc 8 --output launch train.py --epochs 3",),
         fixed={"what": what},
         verb="render",
-        settings=(*settings_of("render"), *settings_of("rendered")),
-        hidden=tuple(hidden),
+        settings=tuple(settings),
         command_help="training command",
         options=(
             CONFIG,

@@ -93,7 +93,6 @@ class Declared:
     options: tuple[SettingRow, ...] = ()
     arguments: tuple[Argument, ...] = ()
     command_help: str = ""
-    hidden: tuple[str, ...] = ()  # settings that are read only to be refused
     fixed: Mapping[str, Json] = field(default_factory=dict)
     verb: str = ""
     function: str = "command"
@@ -104,14 +103,9 @@ class Declared:
         return (*self.settings, *self.options, COLOR)
 
     @property
-    def visible_rows(self) -> tuple[SettingRow, ...]:
-        """The options that a person may use."""
-        return tuple(row for row in self.rows if row.name not in self.hidden)
-
-    @property
     def common_rows(self) -> tuple[SettingRow, ...]:
         """The options of the short help: all of them where they are few."""
-        rows = self.visible_rows
+        rows = self.rows
         if len(rows) <= MOST_SHOWN:
             return rows
         verb = self.verb or self.name
@@ -154,7 +148,7 @@ class PathText(click.types.StringParamType):
 class RowOption(click.Option):
     """An option of Click made of a row. In `brief` help it has one long name and its letters, and no variables."""
 
-    def __init__(self, row: SettingRow, hidden: bool = False, brief: bool = False) -> None:
+    def __init__(self, row: SettingRow, brief: bool = False) -> None:
         self.row = row
         help_text = row.help
         if row.parser.is_flag and row.default is True:
@@ -173,7 +167,6 @@ class RowOption(click.Option):
         super().__init__(
             [*names, "option_" + row.name],
             help=help_text,
-            hidden=hidden,
             is_flag=row.parser.is_flag,
             multiple=row.parser.repeats,
             metavar=None if row.parser.is_flag else row.shown_metavar,
@@ -212,8 +205,8 @@ class DeclaredCommand(click.Command):
             arguments.append(Argument("command", "[COMMAND...]", declared.command_help, many=True))
         self.arguments = arguments
         params: list[click.Parameter] = [WordArgument(argument) for argument in arguments]
-        params += [RowOption(row, row.name in declared.hidden) for row in declared.rows]
-        has_more = len(declared.common_rows) < len(declared.visible_rows)
+        params += map(RowOption, declared.rows)
+        has_more = len(declared.common_rows) < len(declared.rows)
         params.append(_help_all(hidden=not has_more))
         examples = "\n\n".join(example_text(example) for example in declared.examples)
         super().__init__(
@@ -270,15 +263,15 @@ class DeclaredCommand(click.Command):
     def panels(self, shows_all: bool) -> dict[str, list[click.Option]]:
         """Return the options to show by panel, in brief unless all are shown."""
         declared = self.declared
-        rows = declared.visible_rows if shows_all else declared.common_rows
+        rows = declared.rows if shows_all else declared.common_rows
         panels: dict[str, list[click.Option]] = {panel: [] for panel in (*PANELS, OPTIONS)}
-        is_brief = len(rows) < len(declared.visible_rows)
+        is_brief = len(rows) < len(declared.rows)
         for row in rows:
             panels[row.panel].append(RowOption(row, brief=is_brief))
         of_help = click.Option(HELP, is_flag=True, help=HELP_OF_HELP)
         panels[OPTIONS].append(of_help)
         if is_brief:
-            of_all = click.Option([HELP_ALL], is_flag=True, help=f"print all {len(declared.visible_rows)} options")
+            of_all = click.Option([HELP_ALL], is_flag=True, help=f"print all {len(declared.rows)} options")
             panels[OPTIONS].append(of_all)
         return {panel: options for panel, options in panels.items() if options}
 

@@ -11,6 +11,8 @@ from allranks.text import join_words
 from .commands import COMMANDS
 from .declare import HELP, HELP_ALL, Declared, DeclaredVerbs
 
+MOST_NAMED = 6  # commands that have an option
+
 
 def all_declared() -> list[Declared]:
     """Return every command, with those below a name."""
@@ -41,9 +43,9 @@ def unknown_option(name: str, path: str, declared: Declared | None) -> str:
     """Word the refusal of an option. `path` is the command as it is typed, such as `allranks render slurm`."""
     by_name = {}
     if declared is not None:
-        by_name = {option: row for row in declared.visible_rows for option in row.names}
-    owners = [one for one in all_declared() if any(name in row.names for row in one.visible_rows)]
-    verbs = list(dict.fromkeys(one.verb or one.name for one in owners))
+        by_name = {option: row for row in declared.rows for option in row.names}
+    owners = [one for one in all_declared() if any(name in row.names for row in one.rows)]
+    verbs = [f"`{one.verb} {one.name}`" if one.verb else f"`{one.name}`" for one in owners]
     # Dashes, which all have, do not make two names alike. An option of other verbs is hardly a slip: ps --on.
     bare = {option.lstrip("-"): option for option in [*by_name, *HELP, HELP_ALL] if option.startswith("--")}
     meant = bare.get(suggestion(name.lstrip("-"), bare, least=0.7 if verbs else 0.6), "")
@@ -52,7 +54,7 @@ def unknown_option(name: str, path: str, declared: Declared | None) -> str:
         value = "" if row is None or row.parser.is_flag else f" {row.shown_metavar}"
         return f"{name} is not an option of `{path}`\nhint: {meant}{value}"
     if verbs:
-        return f"{name} is not an option of `{path}`, but of {join_words([f'`{verb}`' for verb in verbs])}"
+        return f"{name} is not an option of `{path}`, but of {join_words(verbs, limit=MOST_NAMED)}"
     if declared is not None and declared.command_help:
         return (
             f"{name} is not an option of `{path}`. Options of a program stand behind it\n"

@@ -28,7 +28,6 @@ from allranks.runs.regular import ANYONE, replacing
 from allranks.settings import RunSpec
 from allranks.settings.command_line import used
 from allranks.settings.layers import Resolved
-from allranks.settings.table import settings_of
 from allranks.text import join_words
 from allranks.unpacked import own_command
 
@@ -40,9 +39,6 @@ def command(what: str, typed: Given, config: str | None, output: str | None, for
     """Write, or show, the files."""
     options = dict(typed)
     if what in LAUNCHERS:
-        for row in settings_of("rendered"):
-            if options.get(row.name):
-                raise UsageError(f"{row.option}: render {what} writes no command of allranks. Leave it out")
         if options.get("roles_file") or options.get("role"):
             raise one_role(what)
         options["launcher"] = what

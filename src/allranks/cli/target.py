@@ -31,7 +31,7 @@ def resolve_options(
     """Resolve the settings of all sources; without a target, for the Slurm allocation around us.
 
     `keeps_roles`: the command looks at the nodes of each role. One that takes no --role looks at all nodes alike.
-    Raise UsageError for options that this target, or this renderer, has no use for, and for names of nothing.
+    Raise UsageError for options that this target has no use for, and for names of nothing.
     """
     project = read_config(config, os.environ)
     if options.get("roles_file"):
@@ -56,7 +56,7 @@ def resolve_options(
     if not any(spec.value(name) for name in TARGETS) and read_allocation(os.environ) is not None:
         spec = spec.changed(slurm=True)
     engine = engine_of(renderer) if renderer else next((name for name in ENGINE_FLAGS if spec.value(name)), "")
-    refuse_other_engines(options, engine, renderer)
+    refuse_other_engines(options, engine)
     if engine not in IN_CONTAINERS:
         spec = anchored(spec, os.getcwd(), os.path.expanduser("~"))
     refuse_unknown_allowed(spec.preflight.allow)

@@ -24,7 +24,7 @@ from .frameworks import Peeled
 from .ray import ray_roles
 from .roles import read_role_lines, read_roles, settled
 from .runspec import Role, RunSpec
-from .table import OPTION_ONLY, RENDERERS, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
+from .table import OPTION_ONLY, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
 from .tools import choose_launcher, is_one_process, node_rank_in, read_tool
 from .variables import OF_THE_RUN, RESERVED, read_names, read_table, read_variables
 from .wrappers import peel, refuse_unknown_words
@@ -425,15 +425,13 @@ def _world_size(environ: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def refuse_other_engines(options: Mapping[str, Json], engine: str, renderer: str = "") -> None:
-    """Refuse options that need another engine than `engine` (k8s, sky, slurm; empty: none of them), or another
-    renderer. Settings of a file may serve several engines."""
+def refuse_other_engines(options: Mapping[str, Json], engine: str) -> None:
+    """Refuse options that need another engine than `engine` (k8s, sky, slurm; empty: none of them).
+
+    Settings of a file may serve several engines."""
     for name, value in options.items():
         row = SETTINGS.get(name)
         if row is None or not row.engines or engine in row.engines or value in (None, False, (), []):
             continue
-        if renderer:
-            others = join_words([f"`render {RENDERERS[needed]}`" for needed in row.engines], "or")
-            raise UsageError(f"{row.option} is an option of {others}, not of `render {renderer}`")
         needed = join_words([f"--{needed}" for needed in row.engines], "or")
         raise UsageError(f"{row.option} needs {needed}. The nodes of this command come from elsewhere")
