@@ -402,7 +402,6 @@ _ALL: tuple[Declared | DeclaredVerbs, ...] = (
                     SettingRow("world_size", _COUNT, "virtual ranks", default=2),
                     _GPUS_PER_NODE,
                     SettingRow("python", path("the path of a Python interpreter"), "training interpreter"),
-                    DRY_RUN,
                     AS_JSON,
                 ),
             ),

@@ -84,15 +84,10 @@ def plan_command(
     return exitcodes.code_if(not ok, exitcodes.CHECK_FAILED)
 
 
-def audit_command(
-    loader: str | None, world_size: int, gpus_per_node: int, python: str | None, dry_run: bool, json_: bool
-) -> int:
+def audit_command(loader: str | None, world_size: int, gpus_per_node: int, python: str | None, json_: bool) -> int:
     """Look at every sample that virtual ranks read."""
     if not loader:
         raise UsageError("data audit: set --loader module:function. The function gives a torch DataLoader")
-    if dry_run:
-        click.echo(f"{python or sys.executable}: {loader} read by {world_size} virtual ranks, {gpus_per_node} a node")
-        return exitcodes.DONE
     progress = ProgressLine(silent=json_ or not sys.stderr.isatty())
 
     def show(state: ReadingProgress) -> None:
