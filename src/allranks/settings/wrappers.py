@@ -99,7 +99,12 @@ def peel(command: Sequence[str], by_itself: bool = False) -> Peeled:
             variable, _, value = words.pop(0).partition("=")
             env[variable] = value
         elif name == "env":
-            wrap += _env_options(words)
+            del words[0]
+            if words and words[0].startswith("-"):
+                raise UsageError(
+                    f"env {words[0]} before the command is not understood: ranks need the environment of the run"
+                    f"\nhint: leave {words[0]} out. --env NAME=VALUE sets a variable in the ranks"
+                )
         elif row is not None and not (row.enters and _begins_no_launcher(words, row)):
             taken = _options(words, row)
             if row.dropped:
@@ -124,25 +129,6 @@ def _begins_no_launcher(words: Sequence[str], row: Wrapper) -> bool:
         return True
     behind = peel(rest, by_itself=True)
     return read_tool(behind.command) is None and started_by(behind.command, behind.env) is None
-
-
-def _env_options(words: list[str]) -> list[str]:
-    del words[0]
-    taken: list[str] = []
-    while words and words[0].startswith("-"):
-        option = words.pop(0)
-        if option == "--":
-            break
-        if option in ("-u", "--unset") and words:
-            taken += ["-u", words.pop(0)]
-        elif option.startswith("--unset="):
-            taken += ["-u", option.partition("=")[2]]
-        else:
-            raise UsageError(
-                f"env {option} before the command is not understood: ranks need the environment of the run"
-                f"\nhint: leave {option} out. --env NAME=VALUE sets a variable in the ranks"
-            )
-    return ["env", *taken] if taken else []
 
 
 def _options(words: list[str], row: Wrapper) -> list[str]:
