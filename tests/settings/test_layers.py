@@ -241,11 +241,6 @@ def test_two_targets_of_one_source_are_refused() -> None:
         run({}, {}, {"local": 2, "hosts": "h1"})
 
 
-def test_a_privileged_port_is_remarked() -> None:
-    assert run({"master_port": 80}).notes == ("master port 80 is below 1024: only root can listen on it",)
-    assert run({"master_port": 0}).notes == ()
-
-
 def test_what_only_a_retry_would_use_is_remarked() -> None:
     assert "--spares 1 without --retries" in run({"spares": 1}).notes[0]
     assert "--on-hang restart without --retries" in run({"on_hang": "restart"}).notes[0]

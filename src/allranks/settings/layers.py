@@ -381,9 +381,6 @@ def _remarks(values: Mapping[str, Json], environ: Mapping[str, str]) -> Iterator
     rank = environ.get("NODE_RANK", "").strip()
     if rank and "node_rank" not in values:
         yield f"NODE_RANK={rank} is ignored: node ranks follow the order of the host list"
-    port = values.get("master_port")
-    if isinstance(port, int) and 0 < port < 1024:
-        yield f"master port {port} is below 1024: only root can listen on it"
     if not values.get("retries") and not values.get("min_nodes") and values.get("spares"):
         yield f"--spares {values['spares']} without --retries: no attempt would use them. Set --retries 1 or more"
     if not values.get("retries") and values.get("on_hang") == "restart":
