@@ -26,7 +26,6 @@ WARNING_LINES = 2
 FURTHER = ("comes last", "cores used", "memory used", "GPU busy", "in and out")  # of a node's ranks and its machine
 FURTHER_WIDTH = 11
 EVENTS_LEAST = 3  # lines that nodes leave to the events
-NODE_CHUNK = 32  # cells of one node that stand without a gap
 LATE_SHARE = 0.05  # of a step: a rank that comes later than this is late
 VERY_LATE_SHARE = 0.2
 LATE_SECONDS = 0.02  # where no rate is known
@@ -199,12 +198,11 @@ def _worst(cells: Sequence[Cell]) -> Cell:
 
 def _rows(groups: Sequence[tuple[str, Sequence[Cell]]], width: int) -> list[tuple[str, list[Cell | None]]]:
     """Set groups of cells into rows, each with the name of its first group; None is a gap."""
-    room = width - 1 - max(len(name) for name, _ in groups)
+    room = max(1, width - 1 - max(len(name) for name, _ in groups))
     rows: list[tuple[str, list[Cell | None]]] = []
     for name, cells in groups:
-        chunk = max(1, min(room, NODE_CHUNK)) if len(cells) > room or len(groups) > 1 else room
-        for start in range(0, len(cells), chunk):
-            part = cells[start : start + chunk]
+        for start in range(0, len(cells), room):
+            part = cells[start : start + room]
             if rows and len(rows[-1][1]) + 1 + len(part) <= room:
                 rows[-1][1].extend([None, *part])
             else:
