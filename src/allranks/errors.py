@@ -28,7 +28,7 @@ class HostfileError(UsageError):
 
 
 class ConfigError(UsageError):
-    """allranks.toml or an environment variable is wrong; the message names the key."""
+    """A setting is wrong: an option, a variable, a key of allranks.toml. The message names it."""
 
 
 class RunNotFound(UsageError):

@@ -353,7 +353,7 @@ def _own_value(row: SettingRow, value: Json) -> Json:
         return bool(value)
     if value is None:
         return None if SETTINGS.get(row.name) is row else row.default
-    return row.read(value, row.option, UsageError)
+    return row.read(value, row.option)
 
 
 class DeclaredGroup(click.Group):

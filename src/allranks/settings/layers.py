@@ -79,10 +79,6 @@ class _Given:
     where: str
     layer: Layer
 
-    @property
-    def error(self) -> type[UsageError]:
-        return UsageError if self.layer is Layer.OPTION else ConfigError
-
 
 def resolve(
     options: Mapping[str, Json],
@@ -273,7 +269,7 @@ def _named_cluster(
         hint = f"Defined are {join_words(list(clusters))} in {user_source}"
     else:
         hint = f'hint: write [cluster.{name}] with hosts = "…" into ~/.config/allranks/config.toml'
-    raise choice.error(f"{choice.where}: found {show(name)}, which is not a cluster\n{hint}")
+    raise ConfigError(f"{choice.where}: found {show(name)}, which is not a cluster\n{hint}")
 
 
 def _tables(items: Sequence[tuple[str, _Given]]) -> dict[str, _Given]:
@@ -353,7 +349,7 @@ def _targets(entries: dict[str, list[_Given]]) -> dict[str, list[_Given]]:
         first = entries[targets[0]][0]
         other = entries[loser][0]
         if first.layer == other.layer:
-            raise first.error(f"{first.where} and {other.where} are both set. Keep one of them")
+            raise ConfigError(f"{first.where} and {other.where} are both set. Keep one of them")
         del chosen[loser]
     local = entries.get("local")
     nodes = entries.get("nodes")
@@ -374,7 +370,7 @@ def _as_tuple(value: Json) -> tuple[str, ...]:
 
 
 def _read(field: str, entry: _Given) -> Json:
-    return SETTINGS[field].read(entry.value, entry.where, entry.error)
+    return SETTINGS[field].read(entry.value, entry.where)
 
 
 def _remarks(values: Mapping[str, Json], environ: Mapping[str, str]) -> Iterator[str]:

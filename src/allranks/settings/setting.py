@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
 from ..cluster.names import show
-from ..errors import ConfigError, UsageError
+from ..errors import ConfigError
 from ..protocol.jsontext import Json
 from .parsers import Parser
 
@@ -90,13 +90,13 @@ class SettingRow:
         """Return the value that one of its `switches` stands for; raise KeyError."""
         return dict(word.split("=", 1) for word in self.switches.split())[switch]
 
-    def read(self, value: Json, where: str, error: type[UsageError] = ConfigError) -> Json:
-        """Read a value that stands at `where`; raise `error` that says what was found and what to set."""
+    def read(self, value: Json, where: str) -> Json:
+        """Read a value that stands at `where`; raise ConfigError that says what was found and what to set."""
         try:
             return self.parser.read(value)
         except ValueError as why:
             shown = "a value that is not shown" if self.may_hold_secrets else show(value)
-            raise error(f"{where}: found {shown}, set {why}") from None
+            raise ConfigError(f"{where}: found {shown}, set {why}") from None
 
 
 def _declare(make: Callable[Concatenate[str, Words], SettingRow]) -> Callable[Concatenate[Value, Words], Value]:

@@ -44,12 +44,14 @@ def read_variables(
     return env, list(dict.fromkeys(forward)), notes
 
 
-def check_name(name: str, where: str, error: type[UsageError] = ConfigError) -> str:
-    """Return `name` if a user may set it in the ranks; raise `error`."""
+def check_name(name: str, where: str) -> str:
+    """Return `name` if a user may set it in the ranks; raise ConfigError."""
     if not ENV_NAME.fullmatch(name):
-        raise error(f"{where}: {show(name)} is not the name of a variable. Letters, digits and '_', not a digit first")
+        raise ConfigError(
+            f"{where}: {show(name)} is not the name of a variable. Letters, digits and '_', not a digit first"
+        )
     if name in RESERVED:
-        raise error(f"{where}: {name} differs between ranks or nodes and is set by allranks{RESERVED[name]}")
+        raise ConfigError(f"{where}: {name} differs between ranks or nodes and is set by allranks{RESERVED[name]}")
     return name
 
 
@@ -57,9 +59,9 @@ def _from_options(options: Mapping[str, Json], environ: Mapping[str, str]) -> tu
     assigned: dict[str, str] = {}
     copied: list[str] = []
     given = [options[key] for key in ("env", "forward") if options.get(key) is not None]
-    for item in (word for words in given for word in _names(words, "--env", UsageError)):
+    for item in (word for words in given for word in _names(words, "--env")):
         name, equals, value = item.partition("=")
-        check_name(name, "--env", UsageError)
+        check_name(name, "--env")
         if not equals and name not in environ:
             raise UsageError(f"--env {name}: {name} is not set in the environment. Set it, or write --env {name}=VALUE")
         assigned.pop(name, None)
@@ -86,10 +88,10 @@ def read_names(names: Json, where: str) -> tuple[str, ...]:
     return tuple(check_name(name, where) for name in _names(names, where))
 
 
-def _names(value: Json, where: str, error: type[UsageError] = ConfigError) -> tuple[str, ...]:
+def _names(value: Json, where: str) -> tuple[str, ...]:
     try:
         names = NAMES.read(value)
     except ValueError as why:
-        raise error(f"{where}: found {show(value)}, set {why}") from None
+        raise ConfigError(f"{where}: found {show(value)}, set {why}") from None
     assert isinstance(names, tuple)
     return names
