@@ -8,7 +8,6 @@ limit are counted. Files and streams without a descriptor are written directly.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import select
 import stat
@@ -128,10 +127,6 @@ class Screen:
         try:
             write_unfiltered(self.stream, text)  # lines are cleaned here: the table is drawn over itself
             self.stream.flush()
-        except UnicodeEncodeError:
-            with contextlib.suppress(OSError):
-                write_unfiltered(self.stream, text.encode(self._encoding, "backslashreplace").decode(self._encoding))
-                self.stream.flush()
         except (OSError, ValueError):
             self._gone = True
 
