@@ -9,22 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.shell import Shell
 
 from allranks.cli import status
 from allranks.cli.status import EngineReport, JobReport
 from allranks.diagnose.slurm_jobs import SlurmJob
+from allranks.engines import Stopped, settle
 from allranks.engines import following as loop
-from allranks.engines import settle
 from allranks.engines.following import read_request
 from allranks.engines.signals import Signals
 from allranks.engines.slurm import engine, jobs
 from allranks.engines.slurm.engine import HOPELESS_LOOKS, JobFollower
 from allranks.findings import Finding, Verdict
+from allranks.protocol.processes import RemainingProcess
 from allranks.protocol.run_facts import Fact, RunStart, Stamped, write_line
 from allranks.report.live import OutputView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument, Timing
 from allranks.runs.result import write_result
+from allranks.runs.view import View
 
 CANCELLED = SlurmJob("12", "CANCELLED", end="2026-11-22T07:00:00")
 
@@ -329,6 +332,22 @@ def test_a_stop_goes_on_while_slurmctld_is_away_and_keeps_the_result_of_the_run(
     assert not stopped.code
     result = run.read_result()
     assert result is not None and result.timing.total == 7.0
+
+
+def test_what_a_stop_could_not_end_is_named(
+    monkeypatch: pytest.MonkeyPatch, run: RunDirectory, shell: Shell, tmp_path: Path
+) -> None:
+    """It was printed as a dictionary of Python."""
+    left = {"h1": (RemainingProcess(7, "D", "python t.py --token hunter2"),)}
+
+    def ends_the_job(run: RunDirectory, grace: float, view: View) -> Stopped:
+        write_result(run, ResultDocument(run.name, exit=143, left=left), stopped=True)
+        return Stopped(run.name, "job", job="12")
+
+    monkeypatch.setattr(engine.ENGINE, "stop", ends_the_job)
+    answer = shell("stop", run.name, "--runs-dir", str(tmp_path))
+    assert answer.code == 4
+    assert answer.out.splitlines()[-1] == "LEFT on h1: pid 7 (python t.py --token <redacted>)"
 
 
 @pytest.mark.parametrize("verb", ["look", "submit"])

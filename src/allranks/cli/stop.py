@@ -16,10 +16,10 @@ from allranks.agent.processes import Process, read_process, send_signal
 from allranks.engines import Stopped, engine_of
 from allranks.errors import AllranksError, RunIsElsewhere, UsageError
 from allranks.exitcodes import NODE_FAILED, code_if
-from allranks.protocol.codec import document_line, encode
+from allranks.protocol.codec import document_line
 from allranks.protocol.run_facts import SaveAsked, SaveDone, of_kind
 from allranks.report.live import choose_view
-from allranks.report.sentences import event_line
+from allranks.report.sentences import event_line, left_lines
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Left, saved_limit
 from allranks.runs.regular import size_of
@@ -206,4 +206,4 @@ def _print_left(run: RunDirectory, left: Left, asked: StopRequest) -> None:
     if not left:
         asked.say(f"{run.name} has ended. Nothing of it is left")
     elif not asked.as_json:
-        click.echo(f"left: {encode(left)}")
+        click.echo("\n".join(left_lines(left)))
