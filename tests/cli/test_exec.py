@@ -120,7 +120,6 @@ def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         (["no-such-program-here"], 4, "local0: it could not run no-such-program-here: No such file or directory"),
         (["--workdir", "/no/such/place", "true"], 4, "local0: it could not enter the working directory /no/such/place"),
         ([], 2, "the command is missing"),
-        (["-m", "tool"], 2, "exec runs programs"),
         (["--timeout", "0", "true"], 2, "--timeout"),
     ],
 )

@@ -144,8 +144,6 @@ def _words(typed: object) -> tuple[str, ...]:
     words = tuple(str(word) for word in typed) if isinstance(typed, (list, tuple)) else ()
     if not words:
         raise UsageError("the command is missing\nhint: allranks exec --hosts hosts.txt nvidia-smi -L")
-    if words[0] == "-m":
-        raise UsageError(f"exec runs programs, and -m is none\nhint: allranks exec … python3 {shlex.join(words)}")
     if len(words) == 1 and len(words[0].split()) > 1:
         return (*SHELL, words[0])
     return words
