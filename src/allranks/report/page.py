@@ -61,11 +61,11 @@ def moment(seconds: float | None) -> str:
     return f"{datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def capped(lines: Sequence[str], most: int = LINES) -> list[str]:
+def capped(lines: Sequence[str]) -> list[str]:
     """Give the first lines, and how many more there are."""
-    if len(lines) <= most:
+    if len(lines) <= LINES:
         return list(lines)
-    return [*lines[:most], f"and {len(lines) - most} more"]
+    return [*lines[:LINES], f"and {len(lines) - LINES} more"]
 
 
 def findings_of(findings: Iterable[Finding], except_for: str = "") -> list[Finding]:
