@@ -58,8 +58,7 @@ def odd_call(
 
     Culprits called it unlike most; there are none where it is open who did. The message says who called what.
     `crashed` are ranks without a record that got more bytes than they expected (Gloo ends those): they called the
-    smaller one of two sizes. Where the others called alike, they called otherwise. Where most of `all_ranks` crashed,
-    the one that did not has sent it to them.
+    smaller one of two sizes. Where all of `all_ranks` crashed but one, that one has sent it to them.
     """
     unheard = frozenset(crashed) - calls.keys()
     numbered: dict[tuple[str, int], dict[int, RecorderEntry]] = {}
@@ -70,7 +69,7 @@ def odd_call(
     for _, entries in sorted(numbered.items(), key=lambda item: item[0][1]):
         if len(ranks_by_call(entries)) > 1:
             return _compared(_with_crashed(entries, unheard))
-    return _by_elimination(numbered, unheard) or _only_sender(frozenset(crashed), frozenset(all_ranks))
+    return _only_sender(frozenset(crashed), frozenset(all_ranks))
 
 
 def _with_crashed(entries: Mapping[int, RecorderEntry], crashed: Iterable[int]) -> Mapping[int, RecorderEntry]:
@@ -90,20 +89,6 @@ def _compared(entries: Mapping[int, RecorderEntry]) -> Candidate:
     is_shape = len({entry.what for entry in entries.values()}) == 1
     cause = "collective-shape-mismatch" if is_shape else "collective-mismatch"
     return Candidate(cause, 0.8, join_words(parts), culprits=frozenset(outside_most(alike)))
-
-
-def _by_elimination(
-    numbered: Mapping[tuple[str, int], Mapping[int, RecorderEntry]], crashed: frozenset[int]
-) -> Candidate | None:
-    """Blame the one crashed rank, where the others called alike."""
-    if not numbered or len(crashed) != 1:
-        return None
-    newest = max(numbered, key=lambda key: key[1])
-    heard = numbered[newest]
-    if len(heard) < 2:
-        return None
-    words = f"{count_ranks(sorted(heard))} have called alike, {next(iter(heard.values())).detail} as the last"
-    return Candidate("collective-shape-mismatch", 0.8, words, culprits=crashed)
 
 
 def _only_sender(crashed: frozenset[int], all_ranks: frozenset[int]) -> Candidate | None:
