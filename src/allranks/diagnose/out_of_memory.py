@@ -11,7 +11,7 @@ from allranks.text import count_of
 from .incident import Incident, RankEnd
 from .worlds import NOWHERE, World, Worlds, tools
 
-UNITS = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"(?<![\d.])(\d{1,20}(?:\.\d{1,20})?) (bytes|[KMGT]iB)"  # bounded: else a wall of digits takes seconds
 _TEXTS = {
     "wanted": (rf"Tried to allocate (?:more than )?{_SIZE}",),
@@ -20,7 +20,7 @@ _TEXTS = {
     "ours": (rf"this process has {_SIZE} memory in use",),
     "allocated": (rf"allocated memory {_SIZE} is allocated by PyTorch", rf"{_SIZE} already allocated"),
     "idle": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
-    "reserved": (rf"{_SIZE} reserved in total by PyTorch", rf"{_SIZE} cached"),
+    "reserved": (rf"{_SIZE} reserved in total by PyTorch",),
 }
 _FIGURES = {name: tuple(map(re.compile, texts)) for name, texts in _TEXTS.items()}
 _GPU = re.compile(r"\bGPU (\d{1,4})\b")
