@@ -531,7 +531,7 @@ def nodes_at_fault(stderr: str, nodes: Collection[str] | None = None) -> dict[st
     return failed or killed_first or {node: why for node, why in ended.items() if not _WITH_THE_STEP.search(why)}
 
 
-def failed_node(stderr: str, nodes: Mapping[str, int]) -> tuple[str, str]:
+def failed_node(stderr: str, nodes: Collection[str]) -> tuple[str, str]:
     """Find the first of the nodes that srun says has failed, and its line; empty texts where there is none."""
     for line in stderr.splitlines():
         match = _NODE_FAILURE.search(line)

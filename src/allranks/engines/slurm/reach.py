@@ -160,7 +160,7 @@ class StepReach(NodeReach):
             return warned(job, self.warned_t, advice)
         if job.state == "RUNNING" and job.preempted and stopped:
             return warned(job, time.time(), advice)
-        node, line = failed_node(printed, dict.fromkeys(self.allocation.nodes, 0))
+        node, line = failed_node(printed, self.allocation.nodes)
         if node:
             return ended(job.reported("NODE_FAIL", node), line=line, advice=advice)
         if job.state == "RUNNING" and out_of_memory(printed):
