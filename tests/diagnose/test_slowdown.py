@@ -123,7 +123,7 @@ def test_nothing_is_claimed_where_nothing_changed() -> None:
     busy = CALM._replace(cpu_others=12.0, io_pressure=0.4)
     assert changes(AT, {"h1": samples(CALM, CALM), "h2": samples(busy, busy), "h3": samples(NodeUsage(), CALM)}) == []
     assert changes(AT, {"h1": samples(CALM, CALM)[:6], "h2": []}) == []
-    message = slowdown_finding(Slowdown(AT, 40.0, 3.0, 60, 9), "02:07:54 UTC", []).message
+    message = slowdown_finding(Slowdown(AT, 40.0, 3.0, 60, 9), "02:07:54 UTC", [], [], {}).message
     assert message == (
         "the run fell from 40 steps/s to 3 steps/s at 02:07:54 UTC. "
         "Nothing that allranks samples on the nodes changed then"
@@ -132,13 +132,13 @@ def test_nothing_is_claimed_where_nothing_changed() -> None:
 
 def test_the_sentence() -> None:
     changed = [("h3", "h3: 4.0% of its TCP segments were sent again, 0.0% before")]
-    finding = slowdown_finding(Slowdown(AT, 0.5, 0.05, 60, 9), "02:07:54 UTC", changed)
+    finding = slowdown_finding(Slowdown(AT, 0.5, 0.05, 60, 9), "02:07:54 UTC", changed, [], {})
     assert (finding.id, finding.status, finding.where.node) == ("slowdown", "warn", "h3")
     assert finding.message == (
         "the run fell from 2 s a step to 20 s a step at 02:07:54 UTC. At that time, "
         "h3: 4.0% of its TCP segments were sent again, 0.0% before"
     )
-    many = slowdown_finding(Slowdown(AT, 10, 0.1, 60, 9), "02:07:54 UTC", changed * 5)
+    many = slowdown_finding(Slowdown(AT, 10, 0.1, 60, 9), "02:07:54 UTC", changed * 5, [], {})
     assert many.message.endswith("2 more in evidence/usage.jsonl")
 
 

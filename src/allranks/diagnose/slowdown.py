@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import log
 from statistics import median
-from types import MappingProxyType
 from typing import NamedTuple
 
 from allranks.findings import Finding, place_of
@@ -35,7 +34,6 @@ SAID = 3  # changes on nodes that a message names
 DIFFERS = 3.0  # times what it was before
 
 NodeOfRank = Mapping[int, str]
-NO_RANKS: NodeOfRank = MappingProxyType({})
 
 
 class Pace(NamedTuple):
@@ -235,8 +233,8 @@ def slowdown_finding(
     slowdown: Slowdown,
     at: str,
     found: Sequence[tuple[str, str]],
-    late: Sequence[int] = (),
-    node_of: NodeOfRank = NO_RANKS,
+    late: Sequence[int],
+    node_of: NodeOfRank,
 ) -> Finding:
     """Say when the run became slower, and what changed then; `at` is that time in words. No cause is claimed.
 

@@ -29,7 +29,7 @@ USUAL = look(*[in_collective()] * 5)
 
 
 def reason(suspect: SuspectLook, usual: SuspectLook = USUAL) -> Reason | None:
-    return find_reason(5, "h3", {5: suspect, 0: usual}, 0)
+    return find_reason(5, "h3", {5: suspect, 0: usual}, 0, {})
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ class TimeSpent(NamedTuple):
         return [doing for doing in self.doings if doing.kind is not ActivityKind.WAITING]
 
 
-NO_COLLECTIONS: Mapping[int, int] = {}
 NOTHING_SPENT = TimeSpent(0.0, 0.0, 0.0, (), ())  # no usual rank was sampled
 
 
@@ -70,7 +69,7 @@ def find_reason(
     node: str,
     looks: Mapping[int, SuspectLook],
     usual_rank: int | None,
-    collections: Mapping[int, int] = NO_COLLECTIONS,
+    collections: Mapping[int, int],
 ) -> Reason | None:
     """Find why a rank is late; `usual_rank` is one that is not, sampled at the same time. None where nothing shows.
 
