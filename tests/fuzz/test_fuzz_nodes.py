@@ -22,7 +22,7 @@ from allranks.gang.fetching import FetchFailed, FileReceiver, NodeFetch, read_li
 from allranks.protocol.frames import MAX_OFFSET, Frame, OutputFrame, Stream
 from allranks.protocol.header import WantedFile
 from allranks.protocol.jsontext import DecodeError
-from allranks.protocol.messages import OutputFile
+from allranks.protocol.messages import Message, OutputFile, read_message
 from allranks.report.terminal import clean
 from allranks.runs.nodeledger import add_records, read_ledger, remembered, suspects
 from allranks.settings.runspec import Launch
@@ -92,6 +92,11 @@ SENT: list[dict[str, Any]] = [
 ]
 
 
+def _message(rng: random.Random, kinds: list[dict[str, Any]]) -> OutputFrame | Message:
+    answer = _answer(rng, kinds)
+    return answer if isinstance(answer, OutputFrame) else read_message(answer)
+
+
 def test_the_list_and_the_files_of_a_node(campaign: Campaign, tmp_path: Path) -> None:
     """Nothing is written outside of the node's directory, and a file gets its name only if it is what was hashed."""
     for number, rng in enumerate(campaign.cases(150)):
@@ -99,7 +104,7 @@ def test_the_list_and_the_files_of_a_node(campaign: Campaign, tmp_path: Path) ->
         place.mkdir(parents=True)
         node = NodeFetch(Node(0, "h1", "h1"), "/out", place / "node")
         with contextlib.suppress(DecodeError, FetchFailed):
-            while not read_list(_answer(rng, LISTS), node, rng.choice((None, "*.pt", "a/*"))):
+            while not read_list(_message(rng, LISTS), node, rng.choice((None, "*.pt", "a/*"))):
                 pass
         assert all(not path.startswith("/") and ".." not in path.split("/") for path, _ in node.listed)
         node.listed = [OutputFile("a/b.pt", 6), OutputFile("c", 0)]
@@ -112,7 +117,7 @@ def test_the_list_and_the_files_of_a_node(campaign: Campaign, tmp_path: Path) ->
             for _ in range(8):
                 stream = Stream(rng.choice((0, 0, 0, 3)), rng.choice((0, 0, 1)), 0)
                 data = OutputFrame(stream, rng.choice((0, 0, 3, 9)), rng.choice((b"abc", b"def", b"abcdef", b"")))
-                if receiver.take(data if rng.randrange(2) else _answer(rng, SENT)):
+                if receiver.take(data if rng.randrange(2) else _message(rng, SENT)):
                     break
         receiver.close()
         assert [path.name for path in place.parent.iterdir()] == ["in"]

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from allranks.cluster import Node
 from allranks.protocol.codec import omit_empty
-from allranks.protocol.frames import RANK_LOG, Frame, OutputFrame
+from allranks.protocol.frames import RANK_LOG, OutputFrame
 from allranks.protocol.header import FetchHeader, WantedFile
-from allranks.protocol.jsontext import DecodeError
-from allranks.protocol.messages import FaultMessage, ListedMessage, OutputFile, SentMessage, read_message
+from allranks.protocol.messages import ListedMessage, Message, OutputFile, SentMessage
 from allranks.protocol.orders import HelloOrder
 from allranks.runs.fetched import Arriving, Landing, NotAPath, is_wanted, parts_of
 
-from .channel import Channel, ChannelFailed
+from .node_session import NodeFailed, NodeSession
 from .tasks import run_with_callbacks
 from .transport import Transport
 
 AT_ONCE = 16  # nodes that send
+LOOK = 1.0  # seconds after which it is seen that no more comes
 SILENCE = 60.0  # seconds without a byte after which a node is given up
 MOST_FILES = 250_000
 BATCH = 5_000  # files that are asked for at once
@@ -68,28 +68,27 @@ class FetchFailed(Exception):
         self.remedy = remedy
 
 
-class _Connection:
-    """One question to a node, and its answer as it comes; `take` raises what is wrong with it."""
+class _Question:
+    """One question to a node, and its answer as it comes; `take` tells the end, and raises what is wrong with it."""
 
-    def __init__(self, node: Node, transport: Transport, take: Callable[[Frame], bool]) -> None:
+    def __init__(self, node: Node, transport: Transport, take: Callable[[OutputFrame | Message], bool]) -> None:
         self._node = node
         self._take = take
         self._heard = time.monotonic()
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._channel = Channel(node, transport, self._receive, self._end)
+        self._session = NodeSession(node, transport, self._receive)
 
-    def _receive(self, frames: list[Frame]) -> None:
+    def _receive(self, received: OutputFrame | Message) -> None:
         self._heard = time.monotonic()
-        for frame in frames:
-            if self._over.done():
-                return
-            try:
-                if self._take(frame):
-                    self._end("")
-            except (DecodeError, FetchFailed) as error:
-                self._end(f"{self._node.name}: {error}")
-            except OSError as error:
-                self._end(f"cannot write what {self._node.name} sends: {error.strerror}")
+        if self._over.done() or self._session.why:
+            return
+        try:
+            if self._take(received):
+                self._end("")
+        except FetchFailed as error:
+            self._end(f"{self._node.name}: {error}")
+        except OSError as error:
+            self._end(f"cannot write what {self._node.name} sends: {error.strerror}")
 
     def _end(self, why: str) -> None:
         if not self._over.done():
@@ -98,27 +97,26 @@ class _Connection:
     async def ask(self, header: FetchHeader, seconds: float) -> None:
         """Wait for the end of the answer; raise FetchFailed."""
         try:
-            await self._channel.open(header, HelloOrder(), seconds)
+            await self._session.connect(header, HelloOrder(), seconds)
             self._heard = time.monotonic()
             while not self._over.done():
-                await asyncio.wait([self._over], timeout=1.0)
-                if time.monotonic() - self._heard > SILENCE:
+                await asyncio.wait([self._over], timeout=LOOK)
+                if self._session.why:
+                    self._end(f"{self._node.name}: {self._session.why}")
+                elif time.monotonic() - self._heard > SILENCE:
                     self._end(f"{self._node.name} has sent nothing for {SILENCE:g} s")
-        except ChannelFailed as error:
+        except NodeFailed as error:
             raise FetchFailed(error.finding.message, error.finding.remedy) from None
         finally:
-            self._channel.close()
+            self._session.close()
         if self._over.result():
             raise FetchFailed(self._over.result())
 
 
-def read_list(frame: Frame, into: NodeFetch, pattern: str | None) -> bool:
-    """Take a part of a node's list; True at its end. Raise DecodeError or FetchFailed."""
-    if isinstance(frame, OutputFrame):
+def read_list(message: OutputFrame | Message, into: NodeFetch, pattern: str | None) -> bool:
+    """Take a part of a node's list; True at its end. Raise FetchFailed."""
+    if isinstance(message, OutputFrame):
         raise FetchFailed("it sent bytes in the place of a list")
-    message = read_message(frame)
-    if isinstance(message, FaultMessage):
-        raise FetchFailed(message.message)
     if not isinstance(message, ListedMessage):
         raise FetchFailed("it did not answer the question that it was asked")
     if message.error:
@@ -150,26 +148,27 @@ class FileReceiver:
         self.again: list[str] = []  # files that are not what the node has
         self._unwritten = ""  # why the present one finds no place
 
-    def take(self, frame: Frame) -> bool:
-        """Take bytes, or the end of a file; True after the last. Raise DecodeError, FetchFailed or OSError."""
-        if isinstance(frame, OutputFrame):
-            if frame.stream.kind != RANK_LOG or frame.stream.rank != self._next or self._next >= len(self._wanted):
+    def take(self, received: OutputFrame | Message) -> bool:
+        """Take bytes, or the end of a file; True after the last. Raise FetchFailed or OSError."""
+        if isinstance(received, OutputFrame):
+            if (
+                received.stream.kind != RANK_LOG
+                or received.stream.rank != self._next
+                or self._next >= len(self._wanted)
+            ):
                 raise FetchFailed("it sent bytes of another file than the one that was asked for")
             arriving = self._open()
             if arriving is not None:
-                if frame.offset != arriving.at:
+                if received.offset != arriving.at:
                     raise FetchFailed("it sent bytes of a file in another order")
-                if arriving.at + len(frame.data) > self._sizes[self._wanted[self._next].path] + GROWTH:
+                if arriving.at + len(received.data) > self._sizes[self._wanted[self._next].path] + GROWTH:
                     raise FetchFailed("it sent far more of a file than it has listed")
-                arriving.add(frame.data)
-                self._into.came.bytes += len(frame.data)
+                arriving.add(received.data)
+                self._into.came.bytes += len(received.data)
             return False
-        message = read_message(frame)
-        if isinstance(message, FaultMessage):
-            raise FetchFailed(message.message)
-        if not isinstance(message, SentMessage) or message.index_ != self._next or self._next >= len(self._wanted):
+        if not isinstance(received, SentMessage) or received.index_ != self._next or self._next >= len(self._wanted):
             raise FetchFailed("it did not answer the question that it was asked")
-        self._finish(message)
+        self._finish(received)
         self._next += 1
         return self._next == len(self._wanted)
 
@@ -248,8 +247,8 @@ class Fetching:
         self._on_end(node)
 
     async def _list(self, node: NodeFetch) -> None:
-        connection = _Connection(node.node, self._transport, lambda frame: read_list(frame, node, self._pattern))
-        await connection.ask(FetchHeader(node.root), self._connect_timeout)
+        question = _Question(node.node, self._transport, lambda part: read_list(part, node, self._pattern))
+        await question.ask(FetchHeader(node.root), self._connect_timeout)
         node.listed.sort()
 
     async def _fetch(self, node: NodeFetch) -> None:
@@ -272,9 +271,9 @@ class Fetching:
             have = landing.present(path)[0]
             wanted.append(WantedFile(path, have if have <= sizes[path] else 0))
         receiver = FileReceiver(node, wanted)
-        connection = _Connection(node.node, self._transport, receiver.take)
+        question = _Question(node.node, self._transport, receiver.take)
         try:
-            await connection.ask(FetchHeader(node.root, wanted=tuple(wanted)), self._connect_timeout)
+            await question.ask(FetchHeader(node.root, wanted=tuple(wanted)), self._connect_timeout)
         finally:
             with contextlib.suppress(OSError):
                 receiver.close()

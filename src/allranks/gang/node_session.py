@@ -1,7 +1,7 @@
 """The conversation with one node's agent outside of a run: first answer, questions, beats, release (IO).
 
-`check`, `exec` and the sweep of `clean` hold one with each node. A run's controller has a Member in its place, which
-renews its channel.
+`check`, `exec`, `fetch` and the sweep of `clean` hold one with each node. A run's controller has a Member in its place,
+which renews its channel.
 """
 
 from __future__ import annotations
@@ -125,15 +125,20 @@ class NodeSession:
     ) -> Answer:
         """Reach the agent and return its first answer, which is of a kind; raise NodeFailed."""
         self.expect(kind)
+        await self.connect(header, first, connect_seconds)
         try:
-            await self._channel.open(header, first, connect_seconds)
             return await self.message(kind, seconds)
-        except ChannelFailed as error:
-            raise NodeFailed(error.finding) from None
         except asyncio.TimeoutError:
             raise NodeFailed(self._transport.silence(self.node, seconds)) from None
         except NoAnswer as error:
             raise NodeFailed(self._transport.failure(self.node, b"", self.why or str(error), None)) from None
+
+    async def connect(self, header: Header, first: HelloOrder, seconds: float) -> None:
+        """Reach the agent; raise NodeFailed."""
+        try:
+            await self._channel.open(header, first, seconds)
+        except ChannelFailed as error:
+            raise NodeFailed(error.finding) from None
 
     async def ask(self, order: Order, kind: type[Answer], seconds: float) -> Answer:
         """Give the answer to an order; raise NoAnswer where none comes."""
