@@ -330,9 +330,18 @@ class DumpedFrame(NamedTuple):
     line: int = 0
 
 
-class DumpedRecorder(NamedTuple):
-    """One recorder: NCCL's or Gloo's."""
+class ConfiguredGroup(NamedTuple):
+    """A process group in a file that torch wrote; `ranks` is a text, `[0, 1]`."""
 
+    desc: str = ""
+    ranks: str = ""
+
+
+class TorchDump(NamedTuple):
+    """One recorder, NCCL's or Gloo's: an answer of its rank, or a file that torch wrote (DebugInfoWriter), as a pickle
+    or as JSON. Files alone have `pg_config`."""
+
+    pg_config: Mapping[str, ConfiguredGroup] = {}
     entries: tuple[DumpedEntry, ...] = ()
 
 
@@ -361,23 +370,9 @@ class Dump(NamedTuple):
 
     error: str | None = None
     groups: tuple[RecordedGroup, ...] = ()
-    recorders: Mapping[str, DumpedRecorder] = {}
+    recorders: Mapping[str, TorchDump] = {}
     transfers: tuple[DumpedTransfer, ...] = ()
     posted: tuple[DumpedTransfer, ...] = ()
-
-
-class ConfiguredGroup(NamedTuple):
-    """A process group in a file that torch wrote; `ranks` is a text, `[0, 1]`."""
-
-    desc: str = ""
-    ranks: str = ""
-
-
-class TorchDump(NamedTuple):
-    """A file that torch wrote (DebugInfoWriter), as a pickle or as JSON."""
-
-    pg_config: Mapping[str, ConfiguredGroup] = {}
-    entries: tuple[DumpedEntry, ...] = ()
 
 
 # ProcessGroupNCCL::pointToPoint: `nccl:send 0->3`, `nccl:recv 0<-3`, by the ranks in the group, the own one first.
