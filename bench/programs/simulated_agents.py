@@ -112,7 +112,7 @@ class Agent:
             if not self._trains:
                 continue
             self.link.send(ReportMessage("init-entered", number, now))
-            self.link.send(ReportMessage("initialised", number, now, world_size=size, backend="gloo", limit=600.0))
+            self.link.send(ReportMessage("initialised", number, now, world_size=size, limit=600.0))
             self._print(number, b"loading the model\n")
             self._print_at[number] = now + (number % 100) / 100 * FIRST_PRINTS
 
