@@ -10,7 +10,7 @@ from allranks.gang.groups import APART_FOR
 from allranks.gang.states import State, Tick
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.foreign import ReportMessage
-from allranks.protocol.messages import WorldMessage, read_message
+from allranks.protocol.messages import ExitMessage, WorldMessage, read_message
 
 
 def report(drive: Drive, rank: int, what: str, size: int = 0) -> list[str]:
@@ -96,6 +96,35 @@ def test_nothing_is_said_of_one_node_and_where_it_is_meant(count: int) -> None:
     drive = Drive(count=count, nproc=2, allow=allow).running()
     for rank in range(2 * count):
         drive.exit(str(rank), "code=0")
+    assert drive.roster.findings == []
+
+
+def left(drive: Drive, rank: str, *commands: str) -> None:
+    drive.feed(ExitMessage(int(rank), 0, code=0, background=commands), f"h{rank}")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "on_all", "status"), [(2.0, True, "fail"), (2.0, False, "warn"), (60.0, True, "warn")]
+)
+def test_a_script_that_leaves_its_training_in_the_background(seconds: float, on_all: bool, status: str) -> None:
+    """It ends with 0 at once, and the training with it. What runs beside a training is found at the end."""
+    drive = Drive(count=2, nproc=1, launcher="command").running()
+    drive.now += seconds
+    left(drive, "0", "python train.py")
+    left(drive, "1", *(["python train.py"] if on_all else []))
+    (finding,) = drive.roster.findings
+    assert (finding.id, finding.status, finding.where.node) == ("rank-exited-early", status, "h0")
+    assert "left `python train.py` in the background" in finding.message
+    verdict = judge(Incident(0, 2, {"h0": (0,), "h1": (1,)}, findings=(finding,)))
+    assert (verdict is None) == (status == "warn")
+    assert verdict is None or exit_code(verdict, None, program_failed=False) == 1
+
+
+def test_what_a_script_leaves_beside_the_world_of_the_run_is_ended_without_a_word() -> None:
+    drive = Drive(count=2, nproc=1, launcher="command").running()
+    world(drive, "h0", here=1, size=2)
+    for rank in ("0", "1"):
+        left(drive, rank, "python monitor.py")
     assert drive.roster.findings == []
 
 

@@ -55,6 +55,17 @@ def test_a_program_that_starts_the_processes_of_its_node_itself(tmp_path: Path) 
     assert "torch.multiprocessing.spawn" in verdict["remedy"]
 
 
+@pytest.mark.parametrize("how", ["{} train.py &", "setsid nohup {} train.py > out 2>&1 < /dev/null &\ndisown"])
+def test_a_script_that_puts_its_training_into_the_background(tmp_path: Path, how: str) -> None:
+    """The training ends with the script, at once: that is no success."""
+    (tmp_path / "train.py").write_text("import time; time.sleep(600)")
+    (tmp_path / "run.sh").write_text(how.format(sys.executable) + "\n")
+    done = forked.call(["run", "--local", "1", "--launcher", "command", "--json", "bash", "run.sh"], cwd=tmp_path)
+    verdict = json.loads(done.stdout)["verdict"]
+    assert (done.returncode, verdict["cause"]) == (1, "rank-exited-early")
+    assert "in the background, which was ended with it" in verdict["message"]
+
+
 PREPARES = """import os, pathlib, subprocess, sys, time
 rank = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "29501"}
 subprocess.run([sys.executable, "-c", "import time; time.sleep(8)"], env=rank)

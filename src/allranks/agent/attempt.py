@@ -35,7 +35,7 @@ from .processes import (
 )
 from .rank_start import Rank, RankStartError, environment_of, start_rank
 from .this_node import ThisNode
-from .worlds import Worlds
+from .worlds import Worlds, left_running
 
 if TYPE_CHECKING:
     from .asking import Asking  # which few agents need
@@ -138,7 +138,10 @@ class RankAttempt:
         )
         if os.WIFSIGNALED(status):
             return message._replace(signal=os.WTERMSIG(status))
-        return message._replace(code=os.WEXITSTATUS(status))
+        code = os.WEXITSTATUS(status)
+        if code == 0 and not self.ending and rank in self.ranks and self.ranks[rank].is_shell:
+            message = message._replace(background=left_running(rank))
+        return message._replace(code=code)
 
     def launched_rank_ended(self, rank: int, status: int) -> None:
         """Report a rank that a launcher started and that has failed, unless that launcher may start it once more."""

@@ -9,15 +9,25 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+import time
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from allranks.protocol.command_words import read_command
+from allranks.protocol.command_words import Words, read_command
 from allranks.protocol.foreign import NAME, ReportMessage
-from allranks.protocol.messages import MOST_WORLDS, WorldMessage
+from allranks.protocol.messages import MOST_LEFT, MOST_WORLDS, WorldMessage
+from allranks.protocol.node_names import FIRST_RANK
 from allranks.protocol.orders import MOST_RANKS
 
 from .files import read_text
-from .processes import Process, command_line, descendants, environment_of, read_process
+from .processes import (
+    Process,
+    command_line,
+    command_of,
+    descendants,
+    environment_of,
+    read_process,
+    variable_of,
+)
 
 # agent/runner_launched.py has the same names: torch's own, and those of MPI that launchers and programs read
 RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
@@ -25,6 +35,8 @@ SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"
 WHERE = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE")
 READ = frozenset((*RANKS, *SIZES, *WHERE))
 LOOKS = 4  # at each process: it has its launcher's environment until it becomes the rank's program (exec)
+BEGINS = 1.0  # seconds in which a fork of a shell becomes what it is to be
+TICKS = os.sysconf("SC_CLK_TCK")
 MOST_NEW = 256  # processes that are read at one look
 SLOWER_AFTER = 60  # looks; later ones are every tenth second
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
@@ -145,20 +157,45 @@ def _program_of(words: List[str]) -> str:
     return " ".join(read.program[: 2 if read.kind == "python-module" else 1])[:NAME]
 
 
+def left_running(rank: int) -> Tuple[str, ...]:
+    """Name the programs of Python that the shell of a rank has left in the background, where it has ended.
+
+    One that it began last may still be the shell that has forked it, or what starts it."""
+    left = []
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    for process in descendants([os.getpid()]):
+        words = command_line(process.pid)
+        read = read_command(words)
+        is_program = read.kind in ("python-script", "python-module") or _is_console_script(read)
+        begins = is_shell(words) or os.path.basename("".join(words[:1])) in ("nohup", "setsid", "env")
+        is_new = begins and now - process.start / TICKS < BEGINS
+        if (is_program or is_new) and str(rank) in (variable_of(process.pid, name) for name in ("RANK", FIRST_RANK)):
+            left.append(command_of(process.pid))
+    return tuple(left[:MOST_LEFT])
+
+
+def _is_console_script(read: Words) -> bool:
+    """Tell whether Python runs a program that a package has installed, such as /opt/venv/bin/torchrun."""
+    return read.kind == "python-other" and os.path.basename(os.path.dirname("".join(read.program[:1]))) == "bin"
+
+
 def _only_starts(pid: int) -> bool:
     """Tell whether a process starts one thing and ends with it: a launcher, a tool around it, a script of one command.
 
     A program of Python's may train after what it has started, and a script may have a next command that does.
     """
     words = command_line(pid)
-    if words and os.path.basename(words[0]).lstrip("-") in SHELLS:
+    if is_shell(words):
         return _has_one_command(pid, words)
     read = read_command(words)
     if read.kind == "python-module":
         return (read.target or "").partition(".")[0] in PACKAGES
-    if read.kind == "python-other":  # such as /opt/venv/bin/torchrun
-        return os.path.basename(os.path.dirname("".join(read.program[:1]))) == "bin"
-    return read.kind == "program" and bool(words)
+    return _is_console_script(read) or (read.kind == "program" and bool(words))
+
+
+def is_shell(words: Sequence[str]) -> bool:
+    """Tell whether a command line is that of a shell."""
+    return bool(words) and os.path.basename(words[0]).lstrip("-") in SHELLS
 
 
 def _has_one_command(pid: int, words: List[str]) -> bool:

@@ -575,7 +575,7 @@ _TABLE = (
         next_step="`allranks logs --rank {rank}` shows its last words",
         fix="Let every rank run to the end, with as many steps on all (drop_last, equal shards, torch's Join) and no "
             "sys.exit on one alone. Call torch.distributed.destroy_process_group() before the end",
-        charge=Charge.EXIT),
+        charge=Charge.EXIT, ends=Ends.PROGRAM_ALWAYS),
     # -- collectives ---------------------------------------------------------------------------------------
     _cause("collective-mismatch", "ranks called different collectives, or one rank skipped one",
         next_step="`--debug` (TORCH_DISTRIBUTED_DEBUG=DETAIL) names the calls",

@@ -23,9 +23,9 @@ from allranks.protocol.run_facts import (
 )
 from allranks.settings.command_line import as_options
 from allranks.settings.ray import LAUNCHERS as OF_RAY
-from allranks.settings.secrets import redact_argv
+from allranks.settings.secrets import redact_argv, redact_text
 from allranks.settings.tools import FRAMEWORKS, read_tool
-from allranks.text import join_words
+from allranks.text import join_words, one_line
 
 from .ending import Ending
 from .members import RankState
@@ -34,6 +34,7 @@ from .states import Action
 
 ID = "world-size-mismatch"
 APART = "nodes-train-apart"
+SOON = 15.0  # seconds from the start of an attempt, in which no training has come to its end
 APART_FOR = 5.0  # seconds that worlds of two nodes live together: a check of one node before the training is shorter
 _FIX = {
     "accelerate": "use --launcher accelerate, which sets what it takes. By itself accelerate starts one process a "
@@ -127,7 +128,29 @@ class ProcessGroups:
     def judge_end(self, now: float) -> list[Action]:
         """All have ended with 0: refuse nodes that have trained apart, and ranks that never had a process group."""
         apart = self._refuse_apart(list(self._worlds.values()), "has trained", now)
-        return apart or self.refuse_never_joined(now) or self._doubt_one_world()
+        return apart or self._refuse_background(now) or self.refuse_never_joined(now) or self._doubt_one_world()
+
+    def _refuse_background(self, now: float) -> list[Action]:
+        """Shells that ended with 0 had left programs running, which end with them: the training, where that was soon.
+
+        Later it may be something that was to run beside the training."""
+        roster = self.roster
+        ends = [stamped for stamped in roster.exits if stamped.fact.background]
+        if not ends or roster.testing or self._is_one_world:
+            return []
+        first = ends[0]
+        is_soon = now - roster.start_at < SOON and len(ends) == len(roster.exits)
+        message = (
+            f"the command of rank {first.fact.rank} on {first.node} ended with code 0 and left"
+            f" `{one_line(redact_text(first.fact.background[0]), 200)}` in the background, which was ended with it"
+        )
+        remedy = (
+            "run it in the foreground, without &, nohup or setsid. `allranks run --detach` goes on without a terminal,"
+            " and keeps the output"
+        )
+        where = Where(node=first.node, rank=first.fact.rank)
+        finding = Finding("rank-exited-early", "fail" if is_soon else "warn", message, remedy, where)
+        return [roster.add_finding(finding), *(self.ending.fail(now) if is_soon else ())]
 
     @property
     def _is_one_world(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import List, Mapping, Optional, Tuple, Union
 
 from .codec import Annotated, DecodeError, Vocabulary, at_most, by_name, encode, like, omit_empty, omit_none, spread
-from .foreign import CalledGroup, ReportMessage, check_report, clean_called, clean_error, clean_name, cut
+from .foreign import NAME, CalledGroup, ReportMessage, check_report, clean_called, clean_error, clean_name, cut
 from .frames import pack_json
 from .jsontext import Json, JsonObject
 from .orders import MOST_PORTS, MOST_RANKS, Port
@@ -21,14 +21,17 @@ LOW_SPACE = "low-space"  # a remark: the file system of the node directory runs 
 LITTLE_SPACE = 1 << 30  # bytes: so much of it is little, before the start and while ranks run
 MOST_ANSWER = 300  # characters of what a server answered
 Cpus = Annotated[str, like(r"[0-9,-]{0,4096}", "CPUs")]
+MOST_LEFT = 3  # programs that a rank has left running
 MOST_WORLDS = 16  # of other launchers, in one attempt on one node
 
 
 @omit_none
+@omit_empty("background")
 class ExitMessage(NamedTuple):
     """A rank's main process ended; `error` is its error file. `expected`: allranks was ending it.
 
-    `calls` are the collectives that this rank, or each that it has started, has noted at its end."""
+    `calls` are the collectives that this rank, or each that it has started, has noted at its end. `background` are
+    programs of Python that its shell had left running, which are ended with it."""
 
     rank: int
     attempt: int = 0
@@ -40,6 +43,7 @@ class ExitMessage(NamedTuple):
     error: Optional[JsonObject] = None
     calls: Mapping[int, Tuple[CalledGroup, ...]] = {}
     pid: Optional[int] = None
+    background: Tuple[str, ...] = ()
 
 
 class RankSummary(NamedTuple):
@@ -505,4 +509,5 @@ def _clean_world(world: WorldMessage) -> WorldMessage:
 
 def _clean_exit(message: ExitMessage) -> ExitMessage:
     calls = {rank: clean_called(list(map(encode, groups))) for rank, groups in message.calls.items()}
-    return message._replace(error=clean_error(message.error), calls=calls)
+    background = tuple(command[:NAME] for command in message.background[:MOST_LEFT])
+    return message._replace(error=clean_error(message.error), calls=calls, background=background)

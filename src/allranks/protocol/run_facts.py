@@ -608,7 +608,7 @@ NAMES: Dict[type, str] = {kind: name for name, kind in KINDS.items()}
 WITHOUT_TEXTS = (StartedMessage, RankEntered, RankInitialised)
 # What an agent says beside what a reader of a run needs. An error file has a file of its own in the run directory.
 NOT_KEPT: Dict[type, Tuple[str, ...]] = {
-    ExitMessage: ("error", "calls"),
+    ExitMessage: ("error", "calls", "background"),
     EndedMessage: ("reason", "seconds"),
     FaultMessage: ("rank", "traceback"),
     StopAsked: ("grace",),
