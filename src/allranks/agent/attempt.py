@@ -139,7 +139,7 @@ class RankAttempt:
         if os.WIFSIGNALED(status):
             return message._replace(signal=os.WTERMSIG(status))
         code = os.WEXITSTATUS(status)
-        if code == 0 and not self.ending and rank in self.ranks and self.ranks[rank].is_shell:
+        if code == 0 and not self.ending and rank in self.ranks and self.ranks[rank].is_program:
             message = message._replace(background=left_running(rank))
         return message._replace(code=code)
 

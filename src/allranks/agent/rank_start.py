@@ -7,6 +7,7 @@ import signal
 from contextlib import suppress
 from typing import Callable, Dict, List, NoReturn, Optional, Tuple
 
+from allranks.protocol.command_words import read_command
 from allranks.protocol.messages import ExitMessage
 from allranks.protocol.node_names import CPUS
 from allranks.protocol.orders import RankOrder
@@ -15,7 +16,6 @@ from allranks.text import read_ranges
 from .files import grow_pipe, open_left
 from .observing import Observed
 from .processes import PR_SET_PDEATHSIG, PR_SET_PTRACER, Process, prctl, read_process
-from .worlds import is_shell
 
 PIPE_SIZE = 256 << 10  # more than the default 64 KiB lets a fast printer run on; below a user's soft limit
 SYSTEM_PATHS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
@@ -34,7 +34,7 @@ class Rank:
         self.error_files = order.error_files  # of itself, or of all ranks that it starts
         self.observed = Observed(order.rank, process, order.argv)
         self.starts_ranks = order.starts_ranks  # their ends are to be watched
-        self.is_shell = is_shell(order.argv)
+        self.is_program = read_command(order.argv).kind == "program"  # none of Python's, such as a shell with a script
         self.exit: Optional[ExitMessage] = None
 
 

@@ -158,7 +158,7 @@ def _program_of(words: List[str]) -> str:
 
 
 def left_running(rank: int) -> Tuple[str, ...]:
-    """Name the programs of Python that the shell of a rank has left in the background, where it has ended.
+    """Name the programs of Python that the script of a rank has left in the background, where it has ended.
 
     One that it began last may still be the shell that has forked it, or what starts it."""
     left = []
