@@ -66,6 +66,23 @@ def test_a_script_that_puts_its_training_into_the_background(tmp_path: Path, how
     assert "in the background, which was ended with it" in verdict["message"]
 
 
+LEAVES = """import os, subprocess, sys, time
+if os.fork() == 0:  # as a worker of a data loader: it ends a moment later
+    time.sleep(1)
+    os._exit(0)
+if "program" in sys.argv:
+    subprocess.Popen([sys.executable, "other.py"])
+"""
+
+
+@pytest.mark.parametrize(("word", "code"), [("program", 1), ("workers", 0)])
+def test_a_program_that_leaves_another_one_in_the_background(tmp_path: Path, word: str, code: int) -> None:
+    (tmp_path / "train.py").write_text(LEAVES)
+    (tmp_path / "other.py").write_text("import time; time.sleep(600)")
+    done = forked.call(["run", "--local", "1", "--nproc", "1", "--json", "train.py", word], cwd=tmp_path)
+    assert done.returncode == code, done.stdout
+
+
 PREPARES = """import os, pathlib, subprocess, sys, time
 rank = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "29501"}
 subprocess.run([sys.executable, "-c", "import time; time.sleep(8)"], env=rank)

@@ -139,8 +139,8 @@ class RankAttempt:
         if os.WIFSIGNALED(status):
             return message._replace(signal=os.WTERMSIG(status))
         code = os.WEXITSTATUS(status)
-        if code == 0 and not self.ending and rank in self.ranks and self.ranks[rank].is_program:
-            message = message._replace(background=left_running(rank))
+        if code == 0 and not self.ending and rank in self.ranks:
+            message = message._replace(background=left_running(rank, self._node.directory))
         return message._replace(code=code)
 
     def launched_rank_ended(self, rank: int, status: int) -> None:

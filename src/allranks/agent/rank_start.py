@@ -7,7 +7,6 @@ import signal
 from contextlib import suppress
 from typing import Callable, Dict, List, NoReturn, Optional, Tuple
 
-from allranks.protocol.command_words import read_command
 from allranks.protocol.messages import ExitMessage
 from allranks.protocol.node_names import CPUS
 from allranks.protocol.orders import RankOrder
@@ -34,7 +33,6 @@ class Rank:
         self.error_files = order.error_files  # of itself, or of all ranks that it starts
         self.observed = Observed(order.rank, process, order.argv)
         self.starts_ranks = order.starts_ranks  # their ends are to be watched
-        self.is_program = read_command(order.argv).kind == "program"  # none of Python's, such as a shell with a script
         self.exit: Optional[ExitMessage] = None
 
 

@@ -157,16 +157,18 @@ def _program_of(words: List[str]) -> str:
     return " ".join(read.program[: 2 if read.kind == "python-module" else 1])[:NAME]
 
 
-def left_running(rank: int) -> Tuple[str, ...]:
-    """Name the programs of Python that the script of a rank has left in the background, where it has ended.
+def left_running(rank: int, node_dir: str) -> Tuple[str, ...]:
+    """Name the programs of Python that a rank has left in the background, where it has ended.
 
-    One that it began last may still be the shell that has forked it, or what starts it."""
+    One that it began last may still be the shell that has forked it, or what starts it. Forks of a rank of Python run
+    the runner, which lies in the node directory: its workers may end a moment later."""
     left = []
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     for process in descendants([os.getpid()]):
         words = command_line(process.pid)
         read = read_command(words)
-        is_program = read.kind in ("python-script", "python-module") or _is_console_script(read)
+        is_ours = os.path.dirname(read.target or "") == node_dir
+        is_program = _is_console_script(read) or (read.kind in ("python-script", "python-module") and not is_ours)
         begins = is_shell(words) or os.path.basename("".join(words[:1])) in ("nohup", "setsid", "env")
         is_new = begins and now - process.start / TICKS < BEGINS
         if (is_program or is_new) and str(rank) in (variable_of(process.pid, name) for name in ("RANK", FIRST_RANK)):

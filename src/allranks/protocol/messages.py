@@ -31,7 +31,7 @@ class ExitMessage(NamedTuple):
     """A rank's main process ended; `error` is its error file. `expected`: allranks was ending it.
 
     `calls` are the collectives that this rank, or each that it has started, has noted at its end. `background` are
-    programs of Python that its script had left running, which are ended with it."""
+    programs of Python that it had left running, which are ended with it."""
 
     rank: int
     attempt: int = 0
