@@ -185,6 +185,16 @@ def test_processes_of_the_program_say_which_world_they_are_in(tmp_path, method):
     assert {one["place"] for one in said} == {0, 1} and len({one["pid"] for one in said}) == 2
 
 
+def test_what_fails_in_a_process_of_the_program_shows_no_frame_of_ours(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(WORLD.replace('"gloo"', '"gloo", timeout=1'))
+    environment = {**os.environ, "RANK": "0", "PORT": str(free_port()), "ALLRANKS_REPORT_SOCKET": "/nowhere"}
+    words = [sys.executable, str(RUNNER), str(script), "spawn"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=BOUND)
+    assert done.returncode == 1 and "Expected timeout argument to be of type" in done.stderr
+    assert "allranks" not in done.stderr
+
+
 FEATURES = {"ALLRANKS_REPORT_SOCKET": "/nowhere", "ALLRANKS_PG_TIMEOUT": "9", "ALLRANKS_PG_TIMEOUT_FORCED": "1"}
 
 

@@ -32,7 +32,7 @@ def attend(loader: Any, runner: Known) -> None:
             execute(module)
             try:
                 if runner.is_below:
-                    watch_below(module, runner)
+                    watch_below(module, runner, lambda: True)
                 else:
                     watch(module, limit if runner.forced else None, runner)
             except Exception:  # a torch that is built otherwise: the program runs, without reports
@@ -105,11 +105,10 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
 
         atexit.register(parting)
         watch_processes(started, training, runner)
+        watch_below(module, runner, lambda: bool(training) and os.getpid() != runner.pid)  # forked from the rank
 
     @wraps(start)
     def init_process_group(*args: Any, **named: Any) -> Any:
-        if training and os.getpid() != runner.pid:  # forked from the rank
-            return entered_below(module, runner, start, args, named)
         entered.append(1)
         report(runner, "init-entered", named.get("world_size"))
         recorder.expect()
@@ -146,31 +145,36 @@ def limit_of(module: Any) -> Optional[float]:
     return min(limits, default=None)
 
 
-def watch_below(module: Any, runner: Known) -> None:
-    """Wrap what starts a process group in a process that the program of a rank has started."""
+def watch_below(module: Any, runner: Known, is_below: Callable[[], bool]) -> None:
+    """Tell the agent the world of a process that the program has started, where this is one.
+
+    torch's own function is wrapped (1.13 to 2.13), and not the program's call: no traceback has a frame of ours."""
     from functools import wraps
 
-    start = module.init_process_group
+    update = module._update_default_pg
 
-    @wraps(start)
-    def init_process_group(*args: Any, **named: Any) -> Any:
-        return entered_below(module, runner, start, args, named)
+    @wraps(update)
+    def _update_default_pg(group: Any) -> Any:
+        update(group)
+        if group is not None and is_below():
+            tell_world(module, runner, group)
 
-    module.init_process_group = init_process_group
+    module._update_default_pg = _update_default_pg
 
 
-def entered_below(
-    module: Any, runner: Known, start: Callable[..., Any], args: Tuple[Any, ...], named: Dict[str, Any]
-) -> Any:
-    """Start the process group, and tell the agent which world it is: how many ranks, which of them, met where."""
-    result = start(*args, **named)
+def tell_world(module: Any, runner: Known, group: Any) -> None:
+    """Tell how many ranks the default group has, which of them this is, and where they met."""
     try:
-        master = "%s:%s" % (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
-        meets = named.get("init_method") or master
-        runner.send("below", world_size=module.get_world_size(), place=module.get_rank(), meets=str(meets))
-    except Exception:
+        store = module._world.pg_map[group][1]
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        meets = "%s:%s" % (store.host, store.port)
+    except Exception:  # a store of another kind, an older torch
+        meets = "%s:%s" % (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
+    try:
+        runner.send("below", world_size=group.size(), place=group.rank(), meets=meets)
+    except Exception:  # no member of it
         pass
-    return result
 
 
 class Below:

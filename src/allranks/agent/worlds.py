@@ -2,7 +2,7 @@
 
 A launcher tells each of its ranks by the environment. What a process was started with stands in /proc, read when the
 process is new. Nothing is asked of the process, and nothing but these variables is kept. Processes that the program
-itself starts say it through the runner (runner_torch.py, `entered_below`).
+itself starts say it through the runner (runner_torch.py, `watch_below`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,7 @@ from allranks.protocol.node_names import FIRST_RANK
 from allranks.protocol.orders import MOST_RANKS
 
 from .files import read_text
-from .processes import (
-    Process,
-    command_line,
-    command_of,
-    descendants,
-    environment_of,
-    read_process,
-    variable_of,
-)
+from .processes import Process, command_line, descendants, environment_of, read_process
 
 # agent/runner_launched.py has the same names: torch's own, and those of MPI that launchers and programs read
 RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
@@ -35,6 +27,7 @@ SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"
 WHERE = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE")
 READ = frozenset((*RANKS, *SIZES, *WHERE))
 LOOKS = 4  # at each process: it has its launcher's environment until it becomes the rank's program (exec)
+EXEC = 0.1  # seconds in which a process becomes another program
 BEGINS = 1.0  # seconds in which a fork of a shell becomes what it is to be
 TICKS = os.sysconf("SC_CLK_TCK")
 MOST_NEW = 256  # processes that are read at one look
@@ -161,19 +154,32 @@ def left_running(rank: int, node_dir: str) -> Tuple[str, ...]:
     """Name the programs of Python that a rank has left in the background, where it has ended.
 
     One that it began last may still be the shell that has forked it, or what starts it. Forks of a rank of Python run
-    the runner, which lies in the node directory: its workers may end a moment later."""
+    the runner, which lies in the node directory: its workers may end a moment later. Takes 0.1 s at most.
+    """
     left = []
+    until = time.monotonic() + EXEC
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    owners = {("%s=%d" % (name, rank)).encode() for name in ("RANK", FIRST_RANK)}
     for process in descendants([os.getpid()]):
-        words = command_line(process.pid)
+        words, environment = _seen_whole(process, until)
         read = read_command(words)
         is_ours = os.path.dirname(read.target or "") == node_dir
         is_program = _is_console_script(read) or (read.kind in ("python-script", "python-module") and not is_ours)
         begins = is_shell(words) or os.path.basename("".join(words[:1])) in ("nohup", "setsid", "env")
         is_new = begins and now - process.start / TICKS < BEGINS
-        if (is_program or is_new) and str(rank) in (variable_of(process.pid, name) for name in ("RANK", FIRST_RANK)):
-            left.append(command_of(process.pid))
+        if (is_program or is_new) and not owners.isdisjoint(environment):
+            left.append(" ".join(words)[:NAME])
     return tuple(left[:MOST_LEFT])
+
+
+def _seen_whole(process: Process, until: float) -> Tuple[List[str], List[bytes]]:
+    """Read a process's words and environment: while it becomes another program, exec(2) shows neither."""
+    while True:
+        words = command_line(process.pid)
+        environment = environment_of(process.pid)
+        if (words and environment[0]) or process.has_ended or time.monotonic() > until:
+            return words, environment
+        time.sleep(0.001)
 
 
 def _is_console_script(read: Words) -> bool:

@@ -7,11 +7,12 @@ launcher of process groups in which there never was one.
 
 from __future__ import annotations
 
+import math
 import shlex
 
 from allranks.findings import Finding, Status, Where
 from allranks.protocol.foreign import ReportMessage
-from allranks.protocol.messages import WorldMessage
+from allranks.protocol.messages import ExitMessage, WorldMessage
 from allranks.protocol.run_facts import (
     AllInitialised,
     Fact,
@@ -34,7 +35,7 @@ from .states import Action
 
 ID = "world-size-mismatch"
 APART = "nodes-train-apart"
-SOON = 15.0  # seconds from the start of an attempt, in which no training has come to its end
+SOON = 15.0  # seconds in which no training has come to its end
 APART_FOR = 5.0  # seconds that worlds of two nodes live together: a check of one node before the training is shorter
 _FIX = {
     "accelerate": "use --launcher accelerate, which sets what it takes. By itself accelerate starts one process a "
@@ -139,7 +140,7 @@ class ProcessGroups:
         if not ends or roster.testing or self._is_one_world:
             return []
         first = ends[0]
-        is_soon = now - roster.start_at < SOON and len(ends) == len(roster.exits)
+        is_soon = len(ends) == len(roster.exits) and all(self._lived(end) < SOON for end in ends)
         message = (
             f"the command of rank {first.fact.rank} on {first.node} ended with code 0 and left"
             f" `{one_line(redact_text(first.fact.background[0]), 200)}` in the background, which was ended with it"
@@ -151,6 +152,10 @@ class ProcessGroups:
         where = Where(node=first.node, rank=first.fact.rank)
         finding = Finding("rank-exited-early", "fail" if is_soon else "warn", message, remedy, where)
         return [roster.add_finding(finding), *(self.ending.fail(now) if is_soon else ())]
+
+    def _lived(self, end: Stamped[ExitMessage]) -> float:
+        started_t = self.roster.nodes[end.node].ranks[end.fact.rank].started_t
+        return math.inf if started_t is None else end.t - started_t
 
     @property
     def _is_one_world(self) -> bool:

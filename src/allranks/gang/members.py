@@ -94,6 +94,7 @@ class RankState:
     local_rank: int
     state: str = "waiting"
     pid: int | None = None
+    started_t: float | None = None  # unix seconds; not known of one that another controller has started
     entered: bool = False
     never_joined: bool = False  # it said so at its end: torch was loaded, no process group made
     initialised_t: float | None = None

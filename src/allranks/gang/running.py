@@ -93,6 +93,7 @@ class Running:
         if rank is None or stamped.fact.attempt != self.roster.attempt:
             return []
         rank.start(stamped.fact.pid)
+        rank.started_t = stamped.t
         self.roster.last_sign_at = now
         return [stamped]
 
