@@ -25,6 +25,7 @@ from .files import names_in, read_bytes, read_link, read_text
 ENVIRONMENT_LIMIT = 1 << 20
 CHILDREN_LIMIT = 16 << 20
 PR_SET_PDEATHSIG = 1
+TICKS = os.sysconf("SC_CLK_TCK")  # a second, in the times of /proc/PID/stat
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PTRACER = 0x59616D61
 SIGTIMEDWAIT = {"x86_64": "128", "aarch64": "137"}  # rt_sigtimedwait: the kernel's syscall_64.tbl, asm-generic/unistd.h
@@ -96,6 +97,11 @@ class Process(NamedTuple):
     def has_ended(self) -> bool:
         """Tell whether it is a zombie: nothing of it runs."""
         return self.state in "ZX"
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was forked."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self.start / TICKS
 
     @property
     def is_stopped(self) -> bool:

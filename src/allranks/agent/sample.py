@@ -24,7 +24,16 @@ from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest
 from .bounded_commands import run_command
 from .files import append, find_program, names_in, open_left, read_link, read_text, size_of
 from .observing import STACKS_SIGNAL, catches
-from .processes import Process, command_line, read_process, send_signal, signal_masks, stat_fields, variable_of
+from .processes import (
+    TICKS,
+    Process,
+    command_line,
+    read_process,
+    send_signal,
+    signal_masks,
+    stat_fields,
+    variable_of,
+)
 from .sockets import connections
 
 # -- What NCCL's own service for reliability knows of the whole job (RAS, NCCL >= 2.24) --------------------------------
@@ -223,8 +232,7 @@ def with_process_facts(one: StackSample, pid: int) -> StackSample:
     """Add what /proc says of a process; what cannot be read is left out."""
     fields = stat_fields(pid)
     if len(fields) > 12:
-        ticks = os.sysconf("SC_CLK_TCK")
-        one = one._replace(state=fields[0], cpu=(int(fields[11]) + int(fields[12])) / ticks)
+        one = one._replace(state=fields[0], cpu=(int(fields[11]) + int(fields[12])) / TICKS)
     ready = read_text("/proc/%d/schedstat" % pid).split()
     if len(ready) > 1:
         one = one._replace(ready=int(ready[1]) / 1e9)

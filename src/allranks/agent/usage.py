@@ -14,9 +14,8 @@ from allranks.protocol.samples import NodeUsage
 
 from .cgroups import quota_groups, read_cpu_stat
 from .files import read_text
-from .processes import children_of_thread, stat_fields
+from .processes import TICKS, children_of_thread, stat_fields
 
-TICKS = os.sysconf("SC_CLK_TCK")
 MOST_PROCESSES = 1024  # of the ranks and their children that are counted
 
 

@@ -29,7 +29,6 @@ READ = frozenset((*RANKS, *SIZES, *WHERE))
 LOOKS = 4  # at each process: it has its launcher's environment until it becomes the rank's program (exec)
 EXEC = 0.1  # seconds in which a process becomes another program
 BEGINS = 1.0  # seconds in which a fork of a shell becomes what it is to be
-TICKS = os.sysconf("SC_CLK_TCK")
 MOST_NEW = 256  # processes that are read at one look
 SLOWER_AFTER = 60  # looks; later ones are every tenth second
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
@@ -76,11 +75,8 @@ class Worlds:
             key = (process.pid, process.start)
             self._seen[key] = self._seen.get(key, 0) + 1
             self._read(process, living)
-        for world, told in self._told.items():
-            now = told._replace(here=len(self._ranks[world]), lives=not self._members[world].isdisjoint(present))
-            if now != told:
-                self._told[world] = now
-                self._tell(now)
+        for world in self._told:
+            self._renew(world, not self._members[world].isdisjoint(present))
 
     def told(self) -> Tuple[WorldMessage, ...]:
         """Give every world of the attempt, for a controller that has not heard of it."""
@@ -118,8 +114,15 @@ class Worlds:
         process = read_process(report.pid or 0)
         if process is not None:
             self._members[world].add((process.pid, process.start))
-        self._told[world] = self._told[world]._replace(here=len(self._ranks[world]), lives=process is not None)
-        self._tell(self._told[world])
+        self._renew(world, process is not None)
+
+    def _renew(self, world: World, lives: bool) -> None:
+        """Tell what has changed of a world."""
+        told = self._told[world]
+        now = told._replace(here=len(self._ranks[world]), lives=lives)
+        if now != told:
+            self._told[world] = now
+            self._tell(now)
 
     def _add(self, world: World, message: WorldMessage) -> None:
         self._ranks[world] = set()
@@ -156,30 +159,32 @@ def left_running(rank: int, node_dir: str) -> Tuple[str, ...]:
     One that it began last may still be the shell that has forked it, or what starts it. Forks of a rank of Python run
     the runner, which lies in the node directory: its workers may end a moment later. Takes 0.1 s at most.
     """
-    left = []
     until = time.monotonic() + EXEC
-    now = time.clock_gettime(time.CLOCK_BOOTTIME)
     owners = {("%s=%d" % (name, rank)).encode() for name in ("RANK", FIRST_RANK)}
-    for process in descendants([os.getpid()]):
-        words, environment = _seen_whole(process, until)
-        read = read_command(words)
-        is_ours = os.path.dirname(read.target or "") == node_dir
-        is_program = _is_console_script(read) or (read.kind in ("python-script", "python-module") and not is_ours)
-        begins = is_shell(words) or os.path.basename("".join(words[:1])) in ("nohup", "setsid", "env")
-        is_new = begins and now - process.start / TICKS < BEGINS
-        if (is_program or is_new) and not owners.isdisjoint(environment):
-            left.append(" ".join(words)[:NAME])
-    return tuple(left[:MOST_LEFT])
+    left = (_left_by(owners, process, node_dir, until) for process in descendants([os.getpid()]))
+    return tuple(filter(None, left))[:MOST_LEFT]
 
 
-def _seen_whole(process: Process, until: float) -> Tuple[List[str], List[bytes]]:
-    """Read a process's words and environment: while it becomes another program, exec(2) shows neither."""
+def _left_by(owners: Set[bytes], process: Process, node_dir: str, until: float) -> str:
+    """Name a process that carries a variable of the rank; exec(2) shows neither words nor environment for a moment."""
     while True:
         words = command_line(process.pid)
+        if words and not _is_left(process, words, node_dir):
+            return ""
         environment = environment_of(process.pid)
-        if (words and environment[0]) or process.has_ended or time.monotonic() > until:
-            return words, environment
+        if words and environment[0]:
+            return "" if owners.isdisjoint(environment) else " ".join(words)[:NAME]
+        if process.has_ended or time.monotonic() > until:
+            return ""
         time.sleep(0.001)
+
+
+def _is_left(process: Process, words: Sequence[str], node_dir: str) -> bool:
+    read = read_command(words)
+    if read.kind in ("python-script", "python-module"):
+        return os.path.dirname(read.target or "") != node_dir
+    begins = is_shell(words) or os.path.basename("".join(words[:1])) in ("nohup", "setsid", "env")
+    return _is_console_script(read) or (begins and process.age < BEGINS)
 
 
 def _is_console_script(read: Words) -> bool:
