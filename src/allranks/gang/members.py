@@ -94,7 +94,7 @@ class RankState:
     local_rank: int
     state: str = "waiting"
     pid: int | None = None
-    started_t: float | None = None  # unix seconds; not known of one that another controller has started
+    started_t: float | None = None  # unix seconds; not known of one that an agent alone remembers
     entered: bool = False
     never_joined: bool = False  # it said so at its end: torch was loaded, no process group made
     initialised_t: float | None = None
@@ -103,9 +103,10 @@ class RankState:
     departure: Departure = field(default_factory=Departure)
     lateness: float | None = None  # seconds, the median of the last look (gang/stragglers.py)
 
-    def start(self, pid: int) -> None:
-        """Have a process; it may have said more of itself before."""
+    def start(self, pid: int, t: float) -> None:
+        """Have a process since `t` (unix seconds); it may have said more of itself before."""
         self.pid = pid
+        self.started_t = t
         if self.state == "waiting":
             self.state = "started"
 

@@ -173,7 +173,7 @@ class Resuming:
             return
         match fact:
             case StartedMessage(pid=pid):
-                rank.start(pid)
+                rank.start(pid, stamped.t)
             case RankEntered() | RankDeparted():
                 rank.entered = True
             case RankInitialised():

@@ -92,8 +92,7 @@ class Running:
         rank = self.roster.nodes[stamped.node].ranks.get(stamped.fact.rank)
         if rank is None or stamped.fact.attempt != self.roster.attempt:
             return []
-        rank.start(stamped.fact.pid)
-        rank.started_t = stamped.t
+        rank.start(stamped.fact.pid, stamped.t)
         self.roster.last_sign_at = now
         return [stamped]
 
