@@ -316,7 +316,7 @@ class HangWatch:
         pids: dict[int, list[int]] = {}
         for rank in roster.ranks():
             pids.setdefault(rank.pid or 0, []).append(rank.rank)
-        if hang is None and all(waits_for_own_processes(item) for item in doings.values()):
+        if hang is None and not at_work and doings and all(map(waits_for_own_processes, doings.values())):
             rank = roster.ranks()[0]
             look = f"`py-spy dump --subprocesses --pid {rank.pid}` on {names[rank.rank]}"
             at_work = f"every rank waits for processes that it has started, whose stacks are not taken. Try {look}"
