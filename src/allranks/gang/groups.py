@@ -146,8 +146,8 @@ class ProcessGroups:
             f" `{one_line(redact_text(first.fact.background[0]), 200)}` in the background, which was ended with it"
         )
         remedy = (
-            "run it in the foreground, without &, nohup or setsid. `allranks run --detach` goes on without a terminal,"
-            " and keeps the output"
+            "start the training in the foreground: leave out &, nohup and setsid. `allranks run --detach` needs no"
+            " terminal and keeps the output"
         )
         where = Where(node=first.node, rank=first.fact.rank)
         finding = Finding("rank-exited-early", "fail" if is_soon else "warn", message, remedy, where)
