@@ -54,6 +54,9 @@ def main():
         print("own trace", len(profile.events()) > 0, flush=True)
     if word != "stays":
         dist.destroy_process_group()
+    # else a thread of Gloo may give it up while Python ends, and torch aborts (pytorch/pytorch#190489)
+    while enough._use_count() > 1:  # noqa: SLF001
+        time.sleep(0.01)
     print("done", flush=True)
 
 
