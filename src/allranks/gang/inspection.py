@@ -184,10 +184,12 @@ class Inspection:
         order = probe_order(self._spec, addresses, listening.port, token)
 
         async def probe(peer: NodeSession) -> None:
-            probes = self.facts[peer.node.name]["probes"] = []
-            with contextlib.suppress(NoAnswer):
+            try:
                 probed = await peer.ask(order, ProbedMessage, order.seconds + ANSWER_SECONDS)
-                probes += encode(probed.results)
+            except NoAnswer as error:
+                probed = ProbedMessage(error=str(error))
+            probes = {"error": probed.error} if probed.error else encode(probed.results)
+            self.facts[peer.node.name]["probes"] = probes
 
         await self._each(f"reaching {name}", probe)
 

@@ -7,11 +7,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from allranks.findings import Finding, Where
-from allranks.plan.network import choose_address, main_addresses, no_address, offered, port_taken, target_words
+from allranks.plan.network import (
+    choose_address,
+    main_addresses,
+    no_address,
+    not_tried,
+    offered,
+    port_taken,
+    target_words,
+)
 from allranks.protocol.messages import ListeningMessage, ProbedMessage, ReadyMessage
 from allranks.protocol.run_facts import GateListening, GateProved, PlanMade, Stamped
-from allranks.settings.secrets import redact_text
-from allranks.text import one_line
 
 from .changing_world import ChangingWorld
 from .ending import Ending
@@ -123,7 +129,7 @@ class RendezvousCheck:
         roster = self.roster
         master = roster.master.name
         if stamped.fact.error:
-            return self.ending.refuse([_not_tried(stamped.node, stamped.fact.error)], now)
+            return self.ending.refuse([not_tried(stamped.node, stamped.fact.error)], now)
         roster.nodes[stamped.node].probes = stamped.fact.results
         actions: list[Action] = []
         if not stamped.fact.shared:
@@ -187,10 +193,3 @@ class RendezvousCheck:
         if self._interfaces is not None:
             return []
         return self.ending.on_tick_of_start(stamped, now)
-
-
-def _not_tried(node: str, error: str) -> Finding:
-    """unknown: the node could not look for the master, and no link is at fault."""
-    message = f"{node} could not try the master's addresses: {one_line(redact_text(error), 300)}"
-    remedy = f"see whether {node} has processes, open files and memory left for this user (`ulimit -a`, `free -h`)"
-    return Finding("unknown", "fail", message, remedy, Where(node=node))

@@ -19,8 +19,9 @@ from allranks.protocol.messages import AddressProbe, PortFailure
 from allranks.protocol.plan_facts import NodeFacts, global_addresses, interface_of, local_addresses, network_of, on_link
 from allranks.protocol.processes import PortOwner
 from allranks.settings import RunSpec
+from allranks.settings.secrets import redact_text
 from allranks.settings.table import ENGINE_FLAGS
-from allranks.text import join_names
+from allranks.text import join_names, one_line
 
 from .interfaces import InterfaceChoice, InterfaceProof, Unset, choose_interfaces, is_host_local, nccl_interfaces
 
@@ -146,6 +147,13 @@ def target_words(spec: RunSpec) -> str:
     if any(spec.value(flag) for flag in ENGINE_FLAGS):
         return "--hosts HOSTS"  # `clean`, which is mostly meant, takes no engine
     return f"--local {spec.target.local or 1}"
+
+
+def not_tried(node: str, error: str) -> Finding:
+    """Find that a node could not look for the master; no link is at fault."""
+    message = f"{node} could not try the master's addresses: {one_line(redact_text(error), 300)}"
+    remedy = f"see whether {node} has processes, open files and memory left for this user (`ulimit -a`, `free -h`)"
+    return Finding("unknown", "fail", message, remedy, Where(node=node))
 
 
 def port_taken(master: str, failure: PortFailure, target: str) -> Finding:
