@@ -28,7 +28,6 @@ from allranks.agent.netfacts import interfaces
 from allranks.agent.processes import USER_SIGNALS
 from allranks.cluster import Node
 from allranks.errors import UsageError
-from allranks.findings import Finding, Where
 from allranks.gang.transport import Client, NodeHungUp
 from allranks.protocol.controls import (
     TO_COORDINATOR,
@@ -679,17 +678,3 @@ class DialledTransport(SshTransport):
         assert isinstance(header, AgentHeader), "nodes that have dialled in are not swept"
         sock = await dial(header, seconds)
         return Client.of_socket(sock) if sock is not None else None
-
-    def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
-        """Say that a node that had joined has left."""
-        if node.name not in self._dials:
-            return super().failure(node, stdout, stderr, code)
-        text = f"{node.name} joined and then hung up"
-        return Finding("agent-killed", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
-
-    def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
-        """Say that a node that had joined does not come back."""
-        if node.name not in self._dials:
-            return super().silence(node, seconds, stderr)
-        text = f"{node.name} joined, but its connection was not there for {seconds:g} s"
-        return Finding("node-network-down", "fail", text, f"look at what {node.name} printed", Where(node=node.name))

@@ -261,6 +261,13 @@ class JoinedTransport(DialledTransport):
         remedy = f"look at what it printed on {node.name}. Within --node-wait of a retry, the same command joins again"
         return Finding("agent-killed", "fail", message, remedy, Where(node=node.name))
 
+    def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
+        """Say that a node that had joined does not come back."""
+        if node.name not in self._dials:
+            return super().silence(node, seconds, stderr)
+        text = f"{node.name} joined, but its connection was not there for {seconds:g} s"
+        return Finding("node-network-down", "fail", text, f"look at what {node.name} printed", Where(node=node.name))
+
     def read_there(self, node: Node, order: Order) -> Order:
         """Return when, where and how many: command and variables of this machine do not leave it."""
         return terms_alone(order) if node.name in self._dials else order

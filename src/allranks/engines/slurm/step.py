@@ -32,6 +32,7 @@ from allranks.plan.slurm_commands import pyxis_options, step_command, step_envir
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader, DialHeader, Header
 from allranks.settings import RunSpec
+from allranks.text import one_line
 
 from . import jobs
 
@@ -202,6 +203,13 @@ class StepTransport(DialledTransport):
                 return client
             if node.name in step.at_fault():
                 return None
+
+    def failure(self, node: Node, stdout: bytes, stderr: str, code: int | None) -> Finding:
+        """Say that a node's connection has ended, and srun blames no task of its step."""
+        why = f": {one_line(stderr, 300)}" if stderr else ""
+        text = f"{node.name}: the connection of its task in Slurm's step has ended{why}"
+        remedy = f"see srun.log in the run directory, and on {node.name}: `sudo dmesg | tail`"
+        return Finding("agent-killed", "fail", text, remedy, Where(node=node.name))
 
     def silence(self, node: Node, seconds: float, stderr: str = "") -> Finding:
         """Say why a node did not come: in srun's own words, where it has any."""
