@@ -45,6 +45,11 @@ def test_a_rank_gets_its_own_files(tmp_path: Path) -> None:
     assert [(r["event"], r["rank"], r["pid"]) for r in reports] == [("launched", 7, pid)]
 
 
+def test_cpus_that_are_not_there_any_more(tmp_path: Path) -> None:
+    env = {"RANK": "0", "WORLD_SIZE": "1", "ALLRANKS_CPUS": "4094|4095"}
+    assert run(tmp_path, "say.py", **env)[0][0] == ["say.py"]
+
+
 @pytest.mark.parametrize(
     ("words", "argv"),
     [

@@ -55,7 +55,10 @@ def take_cpus(local_rank: int) -> None:
     runs = [part.partition("-") for part in os.environ["ALLRANKS_CPUS"].split(",") if part]
     cpus = {cpu for low, _, high in runs for cpu in range(int(low), int(high or low) + 1)}
     if cpus:
-        os.sched_setaffinity(0, cpus)
+        try:
+            os.sched_setaffinity(0, cpus)
+        except OSError:  # a cpuset has become another since they were chosen
+            pass
 
 
 def number(names: Iterable[str]) -> Optional[int]:

@@ -309,7 +309,10 @@ def live_as(environment: List[str], output: int, announce: int) -> None:
         os.environ[name] = value
     runs = [part.partition("-") for part in os.environ.get("ALLRANKS_CPUS", "").split(",") if part]
     if runs:  # agent/binding.py has chosen them
-        os.sched_setaffinity(0, {cpu for low, _, high in runs for cpu in range(int(low), int(high or low) + 1)})
+        try:
+            os.sched_setaffinity(0, {cpu for low, _, high in runs for cpu in range(int(low), int(high or low) + 1)})
+        except OSError:  # a cpuset has become another since they were chosen
+            pass
     seed()
     for finder in list(sys.path_importer_cache.values()):
         if finder is not None and hasattr(finder, "invalidate_caches"):

@@ -152,7 +152,7 @@ def _save_first(run: RunDirectory, controller: Process | None, seconds: float) -
         time.sleep(0.05)
     if is_asked:
         return f"{run.name}: not all ranks have saved within {seconds:g} s"
-    return f"{run.name}: ranks had {seconds:g} s after SIGUSR1. None of them calls allranks.should_save"
+    return f"{run.name}: ranks had {seconds:g} s after SIGUSR1. None was seen to call allranks.should_save"
 
 
 def _controller(run: RunDirectory) -> Process | None:

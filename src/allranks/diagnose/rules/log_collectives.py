@@ -20,7 +20,7 @@ from ..logs.ends import ends
 from ..logs.lines import LogLine
 from ..logs.sightings import Evidence, Sighting, quoted
 from ..signatures.c10d import DTYPES, OP, SHAPE, compare_calls
-from ..words import count_ranks, numbers, short
+from ..words import count_ranks, short
 from .log_lines import read_candidate
 
 NEAR = 12  # lines that belong to the message of a mismatch
@@ -160,12 +160,7 @@ def _compared(waiting: Sequence[Wait]) -> Candidate | None:
         parts = ", ".join(f"rank {w.rank} {w.size[0]} elements" for w in waiting[:6])
         message = f"ranks waited in the same {waiting[0].op} with different sizes: {parts}"
         return Candidate("collective-shape-mismatch", 0.7, message)
-    places = sorted(s for s in sequence if s is not None)
-    if len(places) < 2:
-        return None
-    behind = frozenset(w.rank for w in waiting if w.seq == places[0])
-    message = f"ranks {numbers(behind)} were behind, at collective {places[0]} of {places[-1]}: they called fewer"
-    return Candidate("collective-mismatch", 0.6, message, culprits=behind)
+    return None
 
 
 def _absent(evidence: Evidence, waiting: Mapping[int, Wait]) -> Candidate | None:
