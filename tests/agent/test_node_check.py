@@ -260,6 +260,10 @@ def test_files_of_the_user(tmp_path: Path) -> None:
     assert (misspelt.exists, misspelt.beside) == (False, ("train.py",))
     program = encode(facts.find_target(read_command(["no-such-program"]), str(tmp_path), environ))
     assert program == {"kind": "program", "name": "no-such-program", "path": "no-such-program", "exists": False}
+    put(tmp_path, "run.sh", "").chmod(0o644)
+    for word in ("run.sh", "./run.sh"):
+        program = encode(facts.find_target(read_command([word]), str(tmp_path), environ))
+        assert program == {"kind": "program", "name": word, "path": word, "exists": False, "beside": ["run.sh"]}
     module = encode(facts.find_target(read_command(["-m", "pkg"]), str(tmp_path), environ))
     assert module == {"kind": "python-module"}
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from allranks.protocol.messages import WorldMessage
 
 GIVEN = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 OWN = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29501", "TORCHELASTIC_RUN_ID": "x"}
+NODE_DIR = "/tmp/allranks-0/run/node_00"
 SLEEP = [sys.executable, "-c", "import time; time.sleep(120)"]
 
 
@@ -46,7 +48,7 @@ def look_until(worlds: Worlds, told: list[WorldMessage], here: int) -> WorldMess
 
 def test_a_world_of_its_own_and_one_that_is_inherited() -> None:
     told: list[WorldMessage] = []
-    worlds = Worlds(3, told.append)
+    worlds = Worlds(3, told.append, NODE_DIR)
     worlds.given(GIVEN)
     with started(GIVEN, {**OWN, "RANK": "0", "WORLD_SIZE": "2"}, {**OWN, "RANK": "1", "WORLD_SIZE": "2"}):
         assert look_until(worlds, told, here=2) == WorldMessage(3, 0, 2, 2, lives=True, is_all=True)
@@ -56,9 +58,39 @@ def test_a_world_of_its_own_and_one_that_is_inherited() -> None:
     assert worlds.told() == (told[-1],), "a controller that comes later is told again"
 
 
+JOINS = """import os, socket, time
+with socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"]))):
+    time.sleep(120)
+"""
+
+
+def test_a_program_of_a_script_that_is_connected_to_the_master(tmp_path: Path) -> None:
+    """Neither a launcher, whose ranks make the world, nor what the runner reports."""
+    told: list[WorldMessage] = []
+    worlds = Worlds(3, told.append, str(tmp_path / "node"))
+    programs = [tmp_path / "bin" / "torchrun", tmp_path / "node" / "runner.py", tmp_path / "train.py"]
+    processes = []
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        try:
+            for rank, program in enumerate(programs):
+                program.parent.mkdir(exist_ok=True)
+                program.write_text(JOINS)
+                given = {**GIVEN, "RANK": str(rank), "MASTER_PORT": str(master.getsockname()[1])}
+                worlds.given(given)
+                processes.append(subprocess.Popen([sys.executable, str(program)], env={**os.environ, **given}))
+                master.accept()[0].detach()
+            assert look_until(worlds, told, here=1) == WorldMessage(3, 0, 4, 1, lives=True)
+            worlds.look(running=True)
+            assert len(told) == 1
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
 def test_a_world_of_processes_that_the_program_has_started() -> None:
     told: list[WorldMessage] = []
-    worlds = Worlds(3, told.append)
+    worlds = Worlds(3, told.append, NODE_DIR)
     with started({}) as (process,):
         said = ReportMessage("below", 0, pid=process.pid, world_size=2, place=1, meets="localhost:29500")
         worlds.heard(said)
@@ -74,7 +106,7 @@ def test_a_world_of_processes_that_the_program_has_started() -> None:
 
 def test_nothing_is_read_once_the_run_has_its_own_world() -> None:
     told: list[WorldMessage] = []
-    worlds = Worlds(0, told.append)
+    worlds = Worlds(0, told.append, NODE_DIR)
     worlds.settle(4, ranks=2)
     with started({**OWN, "RANK": "0", "WORLD_SIZE": "1"}):
         for _ in range(3):
@@ -126,7 +158,7 @@ def seen(words: list[str], cwd: Path) -> WorldMessage:
     told: list[WorldMessage] = []
     process = subprocess.Popen(words, cwd=cwd, start_new_session=True)
     try:
-        return look_until(Worlds(0, told.append), told, here=1)
+        return look_until(Worlds(0, told.append, NODE_DIR), told, here=1)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

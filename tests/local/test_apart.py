@@ -1,4 +1,4 @@
-"""A script that gives each node a world of its own never ends with 0."""
+"""A script that gives each node a world of its own, or hides what failed, never ends with 0."""
 
 import json
 import sys
@@ -33,6 +33,42 @@ def test_a_script_with_its_own_torchrun(tmp_path: Path, options: str, code: int)
     assert (done.returncode, verdict and verdict["cause"]) == (code, "nodes-train-apart" if code else None)
     if code:
         assert "--local=2 --nproc=2 pg.py" in verdict["remedy"]
+
+
+def test_a_script_whose_training_makes_the_world_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "run.sh").write_text(f"{sys.executable} train.py | tee log\n")
+    done = forked.call(["run", "--local", "2", "--nproc", "1", "--json", "bash", "run.sh"], cwd=tmp_path)
+    assert done.returncode == 0 and "process group" not in done.stderr, done.stderr
+
+
+FAILS = PROGRAM.replace("time.sleep(3)", "d.destroy_process_group()\nraise ValueError('bad batch')")
+TORCHRUN = f"{{}} -m torch.distributed.run {OF_THE_RUN} train.py | cat"
+
+
+@pytest.mark.parametrize(
+    ("how", "launcher", "cause", "words"),
+    [
+        ("{} train.py 2>&1 | tee log; echo over", "direct", "program-exception", "raised ValueError: bad batch"),
+        (TORCHRUN, "command", "program-exception", "raised ValueError: bad batch"),
+        (TORCHRUN, "direct", "bad-launch-arguments", "argument --nnodes: expected one argument"),
+        ("no-such-python train.py | cat", "direct", "remote-path-missing", "no-such-python: "),
+        ("{} -m no_such_module | cat", "direct", "missing-module", "no_such_module"),
+        ("{} no_such.py | cat", "direct", "remote-path-missing", "no_such.py"),
+    ],
+)
+def test_a_script_that_hides_what_failed(tmp_path: Path, how: str, launcher: str, cause: str, words: str) -> None:
+    """A pipe ends with the code of its last command. Live and from its files the verdict is the same."""
+    (tmp_path / "train.py").write_text(FAILS)
+    (tmp_path / "run.sh").write_text(how.format(sys.executable) + "\n")
+    options = ["--local", "2", "--nproc", "1", "--launcher", launcher, "--json"]
+    done = forked.call(["run", *options, "bash", "run.sh"], cwd=tmp_path)
+    verdict = json.loads(done.stdout)["verdict"]
+    assert (done.returncode, verdict and verdict["cause"]) == (1, cause), done.stdout
+    assert words in verdict["message"] and "`set -eo pipefail`" in verdict["message"]
+    run = next((tmp_path / "runs").glob("run-*"))
+    saved = json.loads(forked.call(["diagnose", str(run), "--json"], cwd=tmp_path).stdout)
+    assert saved["message"] == verdict["message"]
 
 
 SPAWNS = """import os, time, torch.distributed, torch.multiprocessing

@@ -67,7 +67,7 @@ class RankAttempt:
         self.left: Optional[List[RemainingProcess]] = None
         self.signals = 0  # number of the last signal that was passed on to the ranks
         self._ooms = _oom_kills()
-        self.worlds = Worlds(number, node.tell)
+        self.worlds = Worlds(number, node.tell, node.directory)
 
     @property
     def ending(self) -> bool:

@@ -328,7 +328,11 @@ def find_target(program: Words, workdir: str, environ: Mapping[str, str]) -> Tar
         return TargetFacts(program.kind)
     if program.kind == "program":
         place = lookup(target, workdir, environ)
-        return TargetFacts(program.kind, name=target, path=place or target, exists=place is not None)
+        if place is not None:
+            return TargetFacts(program.kind, name=target, path=place, exists=True)
+        path = os.path.join(workdir, os.path.expanduser(target))
+        facts = TargetFacts(program.kind, name=target, path=target, exists=False)
+        return facts._replace(beside=(os.path.basename(path),)) if os.path.isfile(path) else facts
     path = os.path.join(workdir, target)
     exists = os.path.isfile(path) or (os.path.exists(path) and not os.path.isdir(path))
     beside = () if exists else _scripts_beside(path)

@@ -31,6 +31,7 @@ from .processes import (
 )
 
 NODE_LOG = r"/allranks-\d+/([^/]+)/node_[^/]+/node\.log$"
+ESTABLISHED = 1
 LISTEN = 10
 BOUND = (7, 13)  # asked for as TCP_BOUND_INACTIVE, answered as TCP_CLOSE
 SCAN_SECONDS = 1.0
@@ -85,6 +86,18 @@ def _sockets(port: int) -> List[_Socket]:
                     uid, inode = struct.unpack_from("=II", answer, 64)
                     sockets.append(_Socket(answer[1], uid, inode))
     return sockets
+
+
+def connections_to(port: int) -> Set[str]:
+    """Name the sockets here that are connected to a port, as /proc/PID/fd does."""
+    names: Set[str] = set()
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError):
+            for answer in tcp_sockets(family, states=1 << ESTABLISHED):
+                if struct.unpack_from(">H", answer, 6)[0] == port:
+                    (inode,) = struct.unpack_from("=I", answer, 68)
+                    names.add("socket:[%d]" % inode)
+    return names
 
 
 def _process_of(inodes: Set[int]) -> Optional[Process]:

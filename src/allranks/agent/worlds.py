@@ -1,8 +1,11 @@
-"""Sees the worlds below the ranks that are not the run's: who says that it is one of how many.
+"""Sees the worlds below the ranks: who says that it is one of how many.
 
 A launcher tells each of its ranks by the environment. What a process was started with stands in /proc, read when the
 process is new. Nothing is asked of the process, and nothing but these variables is kept. Processes that the program
 itself starts say it through the runner (runner_torch.py, `watch_below`).
+
+A script's program has the variables of the rank itself. Its connection to the master shows that it is in the run's
+world: the client of torch's store keeps it for as long as there is a process group (TCPStore.cpp).
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from allranks.protocol.node_names import FIRST_RANK
 from allranks.protocol.orders import MOST_RANKS
 
 from .files import read_text
-from .processes import Process, command_line, descendants, environment_of, read_process
+from .portowner import connections_to
+from .processes import Process, command_line, descendants, environment_of, open_names, read_process
 
 # agent/runner_launched.py has the same names: torch's own, and those of MPI that launchers and programs read
 RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
@@ -41,12 +45,14 @@ World = Tuple[int, Tuple[str, ...]]  # its size, and where it meets, which tells
 class Worlds:
     """The worlds below this process in one attempt. `given` are the environments that the ranks were started with."""
 
-    def __init__(self, attempt: int, tell: Callable[[WorldMessage], None]) -> None:
+    def __init__(self, attempt: int, tell: Callable[[WorldMessage], None], node_dir: str) -> None:
         self._attempt = attempt
         self._tell = tell
+        self._node_dir = node_dir
         self._given: Set[Tuple[World, int]] = set()
         self._looks = 0
         self._seen: Dict[Tuple[int, int], int] = {}  # looks at a process, by pid and start
+        self._inheriting: Dict[Tuple[int, int], Tuple[World, int]] = {}  # programs that have a rank's own variables
         self._ranks: Dict[World, Set[int]] = {}
         self._members: Dict[World, Set[Tuple[int, int]]] = {}
         self._told: Dict[World, WorldMessage] = {}
@@ -75,6 +81,8 @@ class Worlds:
             key = (process.pid, process.start)
             self._seen[key] = self._seen.get(key, 0) + 1
             self._read(process, living)
+        self._inheriting = {key: member for key, member in self._inheriting.items() if key in present}
+        self._find_joined()
         for world in self._told:
             self._renew(world, not self._members[world].isdisjoint(present))
 
@@ -84,7 +92,11 @@ class Worlds:
 
     def _read(self, process: Process, living: Mapping[int, Process]) -> None:
         member = membership(os.fsdecode(entry) for entry in environment_of(process.pid))
-        if member is None or member in self._given or process.has_ended:
+        if member is None or process.has_ended:
+            return
+        if member in self._given:
+            if _may_train(command_line(process.pid), self._node_dir):
+                self._inheriting[process.pid, process.start] = member
             return
         world, rank = member
         if world not in self._told:
@@ -98,6 +110,20 @@ class Worlds:
             self._add(world, new._replace(is_all=above not in living))
         self._ranks[world].add(rank)
         self._members[world].add((process.pid, process.start))
+
+    def _find_joined(self) -> None:
+        joined = {(world, rank) for world, ranks in self._ranks.items() for rank in ranks}
+        waiting = {key: member for key, member in self._inheriting.items() if member not in joined}
+        connected = {world: _connected(world) for world, _ in waiting.values()}
+        for key, (world, rank) in list(waiting.items())[:MOST_NEW]:
+            if connected[world].isdisjoint(open_names(key[0])):
+                continue
+            if world not in self._told:
+                if len(self._told) == MOST_WORLDS:
+                    return
+                self._add(world, WorldMessage(self._attempt, len(self._told), world[0], here=0))
+            self._ranks[world].add(rank)
+            self._members[world].add(key)
 
     def heard(self, report: ReportMessage) -> None:
         """Take the word of a process that the program has started: it is in a world."""
@@ -128,6 +154,12 @@ class Worlds:
         self._ranks[world] = set()
         self._members[world] = set()
         self._told[world] = message
+
+
+def _connected(world: World) -> Set[str]:
+    """Name the sockets that are connected to the port where a world meets; torch has it in the second of WHERE."""
+    port = world[1][1]
+    return connections_to(int(port)) if port.isdecimal() and len(port) < 6 else set()
 
 
 def membership(entries: Iterable[str]) -> Optional[Tuple[World, int]]:
@@ -185,6 +217,16 @@ def _is_left(process: Process, words: Sequence[str], node_dir: str) -> bool:
         return os.path.dirname(read.target or "") != node_dir
     begins = is_shell(words) or os.path.basename("".join(words[:1])) in ("nohup", "setsid", "env")
     return _is_console_script(read) or (begins and process.age < BEGINS)
+
+
+def _may_train(words: Sequence[str], node_dir: str) -> bool:
+    """Tell whether a process runs a program of Python which no runner reports: a launcher is none."""
+    read = read_command(words)
+    if _is_console_script(read):
+        return os.path.basename(read.program[0]) not in ("torchrun", *PACKAGES)
+    if read.kind == "python-module":
+        return (read.target or "").partition(".")[0] not in PACKAGES
+    return read.kind == "python-script" and os.path.dirname(read.target or "") != node_dir
 
 
 def _is_console_script(read: Words) -> bool:

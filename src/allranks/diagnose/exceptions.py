@@ -167,11 +167,20 @@ def innermost(frames: Sequence[tuple[str, str, str]]) -> tuple[str, str, str]:
 
 _PREFIX = re.compile(r"^(\[\w+\]:?|\[[^\]\n]{1,40} \d+\]|\d+:) ?", re.MULTILINE)
 AFTER = 5  # lines that may follow a traceback at the end of a log
+# What the interpreter, logging and asyncio print of exceptions that end nothing.
+_ASIDE = re.compile(
+    r"^(?:Exception ignored in|--- Logging error|(?:Task|Future) exception was never)[^\n]{0,300}\n"
+    r"(?:future: [^\n]{0,500}\n)?(?=Traceback)",
+    re.MULTILINE,
+)
 
 
 def raised_in_log(tail: str) -> Raised | None:
     """Read the exception of a traceback at the very end of a log, for programs without an error file."""
     text = _PREFIX.sub("", tail)
+    for aside in reversed(list(_ASIDE.finditer(text))):
+        if text.rfind(HEADER) == aside.end():
+            text = text[: aside.start()]
     last = text.rfind(HEADER)
     if last < 0:
         return None

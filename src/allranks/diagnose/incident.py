@@ -31,13 +31,15 @@ CHANNEL = "channel"  # `check` of a finding that says why this machine could not
 class RankEnd:
     """How the main process of a rank ended, and what it left.
 
-    `t` is when it failed: the time in its error file where that is earlier than its reaping.
+    `t` is when it failed: the time in its error file where that is earlier than its reaping. `hides`: a script that
+    ended with code 0, and its log ends as that of a program that failed.
     """
 
     node: str
     t: float
     fact: ExitMessage
     tail: str = ""  # end of its log
+    hides: bool = False
 
     @property
     def rank(self) -> int:
@@ -46,8 +48,8 @@ class RankEnd:
 
     @property
     def failed(self) -> bool:
-        """Tell whether it ended with anything but code 0."""
-        return self.fact.signal is not None or self.fact.code != 0
+        """Tell whether it ended with anything but code 0, or what it ran did."""
+        return self.hides or self.fact.signal is not None or self.fact.code != 0
 
     @cached_property
     def calls(self) -> tuple[ErrorCall, ...]:

@@ -133,6 +133,7 @@ class Session:
         self.verdict: Verdict | None = None
         self.tested: Tested | None = None
         self.history = History()
+        self.has_hidden_failure = False  # a script of the last attempt ended with 0, and what it ran had failed
         self.started = time.time()
         self.view = view
         shipper = Shipper(archive) if archive is not None else None
@@ -342,7 +343,9 @@ class Session:
             {node.name: node.index for node in roster.everyone.values()},
             roster.has_one_process,
         )
-        return judge(make_incident(self.run_dir, self.recording.attempt_facts.facts, nodes, known))
+        incident = make_incident(self.run_dir, self.recording.attempt_facts.facts, nodes, known)
+        self.has_hidden_failure = any(end.hides for end in incident.exits)
+        return judge(incident)
 
     def _against_retry(self) -> str:
         if self.adopted and not self.controller.has_launch:
@@ -429,7 +432,8 @@ class Session:
         """Give the result of this role, which ends at `ended_t` (unix seconds)."""
         gang = self.controller.gang
         roster = gang.roster
-        code = exit_code(self.verdict, roster.stop_reason, roster.program_failed)
+        program_failed = roster.program_failed or self.has_hidden_failure
+        code = exit_code(self.verdict, roster.stop_reason, program_failed)
         if roster.refused_by_check:
             code = CHECK_FAILED
         if gang.hang_watch.hang is not None and self.verdict is not None and not roster.stop_reason:

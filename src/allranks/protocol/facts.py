@@ -140,7 +140,7 @@ class TargetFacts(NamedTuple):
     """What the command runs, and whether it is there.
 
     `kind` is python-script, python-module, python-other or program. `beside`: scripts in the directory of one that is
-    absent.
+    absent. A program is absent as well where its file may not be executed or lies on no PATH, and `beside` has it then.
     """
 
     kind: str = ""

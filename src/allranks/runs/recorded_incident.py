@@ -9,11 +9,12 @@ from typing import NamedTuple
 from allranks.cluster.nodes import JOINED, Cluster
 from allranks.diagnose.incident import Incident, RankEnd
 from allranks.diagnose.recorded import fold, last_attempt
-from allranks.diagnose.rules.failures import of_rank
+from allranks.diagnose.rules.failures import ends_as_failed, of_rank
+from allranks.protocol.command_words import read_command
 from allranks.protocol.frames import RANK_LOG
 from allranks.protocol.run_facts import AttemptStart, Fact, Stamped, of_kind
 from allranks.settings.runspec import Role
-from allranks.settings.tools import is_one_process
+from allranks.settings.tools import is_one_process, read_tool
 
 from .directory import RunDirectory, read_error
 from .documents import NodeEntry, RunDocument
@@ -77,15 +78,19 @@ def make_incident(run: RunDirectory, facts: Iterable[Stamped[Fact]], nodes: Atte
     Raise DecodeError where an end does not have its node.
     """
     incident = fold(facts, nodes.number, nodes.gang, nodes.one_process, known)
-    return replace(incident, exits=tuple(_complete(run, end, nodes) for end in incident.exits))
+    is_script = read_tool(known.command) is None and read_command(known.command).kind == "program"
+    return replace(incident, exits=tuple(_complete(run, end, nodes, is_script) for end in incident.exits))
 
 
-def _complete(run: RunDirectory, end: RankEnd, nodes: AttemptNodes) -> RankEnd:
+def _complete(run: RunDirectory, end: RankEnd, nodes: AttemptNodes, is_script: bool) -> RankEnd:
     if end.fact.error is None:
         end = replace(end, fact=end.fact._replace(error=read_error(run, nodes.number, end.rank)))
-    if end.fact.code == 0:
+    if end.fact.code == 0 and (end.fact.expected or not is_script):
         return end
-    return replace(end, tail=_read_tail(run, nodes.indices.get(end.node, 0), end, nodes.number))
+    tail = _read_tail(run, nodes.indices.get(end.node, 0), end, nodes.number)
+    if end.fact.code != 0:
+        return replace(end, tail=tail)
+    return replace(end, tail=tail, hides=True) if ends_as_failed(tail) else end
 
 
 def _read_tail(run: RunDirectory, index: int, end: RankEnd, attempt: int) -> str:

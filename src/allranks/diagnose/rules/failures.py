@@ -135,7 +135,7 @@ def _is_before(incident: Incident, t: float) -> bool:
 
 
 def _by_itself(end: RankEnd) -> Failure:
-    if NO_SCRIPT.search(end.tail) and end.fact.code == 2:
+    if NO_SCRIPT.search(end.tail) and (end.hides or end.fact.code == 2):
         return Failure(end, FailureRole.ROOT, "exited", "no-script")
     raised = end.raised
     signal = _signal(end)
@@ -208,7 +208,11 @@ def _from_abort(end: RankEnd) -> Failure:
 
 
 def _last_words(end: RankEnd, count: int) -> str:
-    return "\n".join(end.tail.splitlines()[-count:])[-ENOUGH:]
+    return _last_lines(end.tail, count)
+
+
+def _last_lines(tail: str, count: int) -> str:
+    return "\n".join(tail.splitlines()[-count:])[-ENOUGH:]
 
 
 def no_module(tail: str) -> re.Match[str] | None:
@@ -222,11 +226,25 @@ def _from_code(end: RankEnd) -> Failure:
     if peer is not None:
         return Failure(end, FailureRole.CONSEQUENCE, "exited", peer, peer=peer)
     failure = Failure(end, FailureRole.ROOT, "exited", f"code {end.fact.code}")
-    is_refusal = end.fact.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE) and "error: " in end.tail
-    is_start = end.fact.code in NOT_STARTED or LOST_ENVIRONMENT.find(end.tail) is not None
+    is_refusal = (end.hides or end.fact.code == 2) and refuses_arguments(end.tail)
+    is_start = end.hides or end.fact.code in NOT_STARTED or LOST_ENVIRONMENT.find(end.tail) is not None
     if is_refusal or is_start or no_module(end.tail) is not None:
         return failure
     return replace(failure, role=FailureRole.UNEXPLAINED)
+
+
+def refuses_arguments(tail: str) -> bool:
+    """Tell whether a log ends as argparse and those like it refuse a command line."""
+    return re.search(r"^usage: ", tail, re.MULTILINE) is not None and "error: " in _last_lines(tail, 10)
+
+
+def ends_as_failed(tail: str) -> bool:
+    """Tell whether a log ends as that of a program that failed: by an exception, or because it was not there."""
+    if NO_COMMAND.search(tail) or no_module(tail) or refuses_arguments(tail) or _root_cause(tail) is not None:
+        return True
+    last = tail.rstrip().rpartition("\n")[2]
+    raised = raised_in_log(tail)
+    return NO_SCRIPT.search(last) is not None or (raised is not None and not raised.thread)
 
 
 def alike(link: ExceptionLink) -> str:

@@ -253,6 +253,10 @@ ABSENT = (
     "run `ls -ld {path}` on {nodes}, then name another with --workdir, --python or --prelude, or copy it there: "
     "`run --sync` ships this directory"
 )
+NO_FORMAT = (
+    "run `file {path}` on {nodes}. A script without a first line such as `#!/bin/bash` starts as `bash {path}`. A "
+    "program for another processor has to be installed for this one"
+)
 _PATH = re.compile(r"could not (?:enter the working directory|run) (.{1,1000}?): ")
 _RANK = re.compile(r"^rank (\d{1,9}) ")
 
@@ -267,6 +271,8 @@ def start_failed(incident: Incident) -> Candidate | None:
     nodes = list(dict.fromkeys(f.node for f in faults if _without_rank(f) == what))
     path = "".join(_PATH.findall(first.fact.message)[:1]) or "PATH"
     fix = ABSENT if "/" in path or path == "PATH" else NOT_ON_PATH
+    if "Exec format error" in what:  # execve(2), ENOEXEC
+        fix = NO_FORMAT
     who = name_nodes(nodes)
     where = Where(node=nodes[0]) if len(nodes) == 1 else Where()
     rank = _RANK.match(first.fact.message)

@@ -50,6 +50,7 @@ from .failures import (
     FailureRole,
     first_of,
     no_module,
+    refuses_arguments,
     telling,
 )
 from .hung import DESTROYED, called_at, place_of
@@ -77,7 +78,7 @@ def _rule(
         return replace(
             reading,
             strength=Strength.ROOT if first.role is FailureRole.ROOT else Strength.WEAK,
-            message=f"{group.who(incident)} {reading.message}{further}{group.also(incident)}",
+            message=f"{group.who(incident)} {reading.message}{further}{group.also(incident)}{_hidden(first.exit)}",
             evidence=reading.evidence or last_lines(first.exit.tail),
             culprits=culprits,
             where=where,
@@ -85,6 +86,11 @@ def _rule(
         )
 
     return apply
+
+
+def _hidden(end: RankEnd) -> str:
+    """Say that a script has hidden what failed, and how it would show it."""
+    return ". The script ended with code 0 all the same: `set -eo pipefail` at its top shows it" if end.hides else ""
 
 
 def _out_of_host_memory(incident: Incident, end: RankEnd) -> str:
@@ -335,7 +341,7 @@ def _exited(incident: Incident, group: AlikeFailures) -> Candidate:
 
 def _stated(incident: Incident, end: RankEnd) -> Candidate | None:
     """Read what a rank's code and its last words state; None where only the program can tell."""
-    absent = NO_SCRIPT.search(end.tail) if end.fact.code == 2 else None
+    absent = NO_SCRIPT.search(end.tail) if end.hides or end.fact.code == 2 else None
     if absent:
         why = absent[3] or "no __main__ there"
         script = absent[1]
@@ -346,7 +352,8 @@ def _stated(incident: Incident, end: RankEnd) -> Candidate | None:
             remedy = f"mount {script.removesuffix(RUNNER)} into the container of --wrap (Apptainer: --bind DIRECTORY)"
         cause = "permission-denied" if absent[2] == "13" else "remote-path-missing"
         return Candidate(cause, 0.95, f"could not open the script {script}: {why.rstrip(']')}", remedy)
-    if end.fact.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE):
+    is_usage = end.fact.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE)
+    if is_usage or (end.hides and refuses_arguments(end.tail)):
         refusals = [one_line(line) for line in end.tail.splitlines() if "error: " in line]
         message = ": ".join(("refused the arguments of the program", *refusals[-1:]))
         return Candidate("bad-launch-arguments", 0.95, message)
@@ -362,13 +369,14 @@ def _stated(incident: Incident, end: RankEnd) -> Candidate | None:
     row = LOST_ENVIRONMENT
     if row.find(end.tail):
         return Candidate(row.cause, row.confidence, f"began without RANK: {row.means}", row.fix)
-    if end.fact.code in NOT_STARTED:
-        message = with_reason(f"ended with code {end.fact.code}", _last_line(end))
+    absent = NO_COMMAND.search(end.tail)
+    if end.fact.code in NOT_STARTED or (end.hides and absent):
+        how = "found no program" if end.hides else f"ended with code {end.fact.code}"
+        message = with_reason(how, _last_line(end))
         remedy = "check the command, PATH and --prelude on the node"
-        absent = NO_COMMAND.search(end.tail)
         if absent:
             remedy = NOT_ON_PATH.format(path=absent[1], nodes=end.node)
-        return Candidate(NOT_STARTED[end.fact.code], 0.8, message, remedy)
+        return Candidate(NOT_STARTED.get(end.fact.code or 0, "remote-path-missing"), 0.8, message, remedy)
     return None
 
 

@@ -31,6 +31,8 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         what = script.path or script.name
         if script.kind == "program" and "/" not in script.name:
             what += " on PATH"
+        elif script.kind == "program" and script.beside:
+            what += " that may be executed"
         remedy = _remedy(request, script, absent, bool(fine))
         is_bare = not request.asked.wrap  # inside a container the path may well exist
         yield fail_if(is_bare, "remote-path-missing", absent, lack(absent, fine, what), remedy)
@@ -46,6 +48,14 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 
 def _remedy(request: Request, script: TargetFacts, absent: List[str], is_elsewhere: bool) -> str:
+    if len(script.path.rpartition("/")[2].split()) > 1:
+        return "leave out the quotes around the command: they make one word of it and its arguments"
+    if script.kind == "program" and script.beside:
+        started = f"bash {script.path}" if script.path.endswith(".sh") else f"./{script.path}"
+        if "/" not in script.name:
+            return f"{script.path} lies in the working directory: start it as `{started}`"
+        by = f", or start it as `{started}`" if script.path.endswith(".sh") else ""
+        return f"`chmod +x {shlex.quote(script.path)}`{by}"
     if script.kind == "program" and "/" not in script.name:
         return advise("install it there, or set PATH with --prelude", absent[0], "which", script.name)
     if not is_elsewhere:
