@@ -251,16 +251,22 @@ class Ranks:
             return {}
         return {rank.rank: rank.process for rank in self.attempt.running()}
 
+    def _programs(self) -> Dict[int, Process]:
+        """Give each rank's own process, in the place of a script's what it runs."""
+        own = self._own()
+        below = self.attempt.worlds.programs() if self.attempt is not None else {}
+        return {**own, **{rank: process for rank, process in below.items() if rank in own}}
+
     def sampled(self, ranks: Tuple[int, ...]) -> Dict[int, Process]:
         """Return the processes of ranks: in place of another launcher's own those of all ranks that it has started."""
         running = {rank: process for rank, process in self._own().items() if rank in ranks}
         if running and self._exit_watcher.processes:
             return dict(self._exit_watcher.processes)
-        return running
+        return {rank: process for rank, process in self._programs().items() if rank in running}
 
     def chosen(self, ranks: Tuple[int, ...]) -> Dict[int, Process]:
         """Return the processes of these ranks, or of all: behind another launcher those that it has started."""
-        known = self._exit_watcher.processes or self._own()
+        known = self._exit_watcher.processes or self._programs()
         return {rank: process for rank, process in known.items() if not ranks or rank in ranks}
 
     # -- start ---------------------------------------------------------------------------------------

@@ -86,6 +86,13 @@ class Worlds:
         for world in self._told:
             self._renew(world, not self._members[world].isdisjoint(present))
 
+    def programs(self) -> Dict[int, Process]:
+        """Give the programs that scripts of ranks run, by rank: of several processes the oldest."""
+        living = filter(None, map(read_process, (pid for pid, _ in self._inheriting)))
+        oldest = sorted(living, key=lambda process: process.start, reverse=True)
+        keys = {(process.pid, process.start): process for process in oldest}
+        return {self._inheriting[key][1]: process for key, process in keys.items() if key in self._inheriting}
+
     def told(self) -> Tuple[WorldMessage, ...]:
         """Give every world of the attempt, for a controller that has not heard of it."""
         return tuple(message for message in self._told.values() if message.here)
