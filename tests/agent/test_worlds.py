@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from tests.hosts.waiting import wait_until
 
-from allranks.agent.worlds import Worlds
+from allranks.agent.processes import command_line
+from allranks.agent.worlds import Worlds, starts_others
 from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.messages import WorldMessage
 
@@ -64,6 +65,35 @@ with socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"]))):
 """
 
 
+def pids(worlds: Worlds) -> dict[int, int]:
+    """The programs that are looked at in the place of what has started them, by rank."""
+    return {rank: process.pid for rank, process in worlds.programs().items()}
+
+
+@pytest.mark.parametrize(
+    ("words", "starts"),
+    [
+        (["bash", "-c", "sleep 120; true"], True),
+        (["bin/torchrun"], True),
+        (["train.py"], False),
+    ],
+)
+def test_a_program_stands_for_itself_unless_it_only_starts_others(
+    tmp_path: Path, words: list[str], starts: bool
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("train.py", "bin/torchrun"):
+        (tmp_path / name).write_text("import time; time.sleep(120)")
+    command = words if words[0] == "bash" else [sys.executable, *words]
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
+    try:
+        wait_until(lambda: command_line(process.pid)[1:2] == command[1:2])
+        assert starts_others(process.pid) is starts
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def test_a_program_of_a_script_that_is_connected_to_the_master(tmp_path: Path) -> None:
     """Neither a launcher, whose ranks make the world, nor what the runner reports."""
     told: list[WorldMessage] = []
@@ -82,6 +112,13 @@ def test_a_program_of_a_script_that_is_connected_to_the_master(tmp_path: Path) -
             assert look_until(worlds, told, here=1) == WorldMessage(3, 0, 4, 1, lives=True)
             worlds.look(running=True)
             assert len(told) == 1
+            younger = subprocess.Popen([sys.executable, str(programs[-1])], env={**os.environ, **given})
+            processes.append(younger)
+            worlds.look(running=True)
+            assert pids(worlds) == {2: processes[2].pid}
+            processes[2].kill()
+            processes[2].wait()
+            wait_until(lambda: worlds.look(running=True) or pids(worlds) == {2: younger.pid})
         finally:
             for process in processes:
                 process.kill()

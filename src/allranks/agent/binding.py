@@ -28,19 +28,15 @@ def bind_ranks(orders: Sequence[RankOrder], base: Mapping[str, str]) -> Tuple[Se
     those of one. They run anywhere where the machine does not tell."""
     environment = environment_of(orders[0], dict(base))
     rule = environment[BIND]
-    ranks = [rank for order in orders for rank in _ranks_of(order)]
+    ranks = [rank for order in orders for rank in order.ranks]
     try:
         bound = bind(rule, ranks, environment)
     except (ValueError, OSError) as error:
         bound = BoundMessage(rule, why=str(error)[:200])
     if not bound.cpus:
         return orders, bound
-    own = ["|".join(bound.cpus.get(rank, "") for rank in _ranks_of(order)) for order in orders]
+    own = ["|".join(bound.cpus.get(rank, "") for rank in order.ranks) for order in orders]
     return [order._replace(env={**order.env, CPUS: cpus}) for order, cpus in zip(orders, own)], bound  # noqa: B905 - Python 3.8
-
-
-def _ranks_of(order: RankOrder) -> Sequence[int]:
-    return range(order.rank, order.rank + max(1, len(order.error_files)))
 
 
 def bind(rule: str, ranks: List[int], environ: Mapping[str, str], root: str = "/") -> BoundMessage:

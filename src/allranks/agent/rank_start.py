@@ -28,6 +28,7 @@ class Rank:
 
     def __init__(self, order: RankOrder, process: Process, pipe: int) -> None:
         self.rank = order.rank
+        self.ranks = order.ranks
         self.process = process
         self.pipe = pipe  # -1 once at its end
         self.error_files = order.error_files  # of itself, or of all ranks that it starts

@@ -43,6 +43,7 @@ from .readiness import Readiness
 from .saving import SaveForwarding
 from .supervised import SupervisorLink
 from .this_node import ThisNode
+from .worlds import starts_others
 
 # -- How ranks end that another launcher has started -------------------------------------------------------------------
 # Each tells its process when it starts (runner_launched.py). A pidfd says that it has ended; until its launcher has
@@ -231,7 +232,7 @@ class Ranks:
         """Note that a rank has a process group."""
         self._forking.initialised(report.rank)
         if self.attempt is not None:
-            ranks = sum(max(1, len(rank.error_files)) for rank in self.attempt.ranks.values())
+            ranks = sum(len(rank.ranks) for rank in self.attempt.ranks.values())
             self.attempt.worlds.settle(report.world_size, ranks)
 
     def is_below(self, report: ReportMessage) -> bool:
@@ -251,22 +252,31 @@ class Ranks:
             return {}
         return {rank.rank: rank.process for rank in self.attempt.running()}
 
-    def _programs(self) -> Dict[int, Process]:
-        """Give each rank's own process, in the place of a script's what it runs."""
-        own = self._own()
-        below = self.attempt.worlds.programs() if self.attempt is not None else {}
-        return {**own, **{rank: process for rank, process in below.items() if rank in own}}
+    def _programs(self, ranks: Tuple[int, ...]) -> Dict[int, Process]:
+        """Return the processes of ranks that are, or are started by, these: in the place of a script what it runs.
+
+        Where a script has started other ranks than were planned, it stands for them."""
+        if self.attempt is None:
+            return {}
+        owners = [rank for rank in self.attempt.running() if rank.rank in ranks]
+        found = {owner.rank: owner.process for owner in owners}
+        below = self.attempt.worlds.programs()
+        planned = {rank for owner in self.attempt.ranks.values() for rank in owner.ranks}
+        for owner in owners:
+            if below and planned.issuperset(below) and starts_others(owner.process.pid):
+                found.update({rank: process for rank, process in below.items() if rank in owner.ranks})
+        return found
 
     def sampled(self, ranks: Tuple[int, ...]) -> Dict[int, Process]:
         """Return the processes of ranks: in place of another launcher's own those of all ranks that it has started."""
-        running = {rank: process for rank, process in self._own().items() if rank in ranks}
+        running = self._programs(ranks)
         if running and self._exit_watcher.processes:
             return dict(self._exit_watcher.processes)
-        return {rank: process for rank, process in self._programs().items() if rank in running}
+        return running
 
     def chosen(self, ranks: Tuple[int, ...]) -> Dict[int, Process]:
         """Return the processes of these ranks, or of all: behind another launcher those that it has started."""
-        known = self._exit_watcher.processes or self._programs()
+        known = self._exit_watcher.processes or self._programs(tuple(self._own()))
         return {rank: process for rank, process in known.items() if not ranks or rank in ranks}
 
     # -- start ---------------------------------------------------------------------------------------

@@ -293,7 +293,8 @@ class _Dump:
         """Add what has come of it to a sample."""
         sample = sample._replace(signalled=self._sent_to_process)
         if self._error or self._size <= self._start:
-            return sample._replace(error=self._error or "no stack within %g s" % SECONDS)
+            error = self._error or "no stack within %g s" % SECONDS
+            return sample._replace(error=", and ".join(filter(None, (sample.error, error))))
         with open(open_left(self._path), "rb") as file:
             file.seek(self._start)
             text = file.read(STACK_LIMIT).decode("utf-8", "replace")

@@ -54,7 +54,7 @@ class Worlds:
         self._seen: Dict[Tuple[int, int], int] = {}  # looks at a process, by pid and start
         self._inheriting: Dict[Tuple[int, int], Tuple[World, int]] = {}  # programs that have a rank's own variables
         self._ranks: Dict[World, Set[int]] = {}
-        self._members: Dict[World, Set[Tuple[int, int]]] = {}
+        self._members: Dict[World, Dict[Tuple[int, int], int]] = {}  # ranks by process
         self._told: Dict[World, WorldMessage] = {}
         self._settled = False
 
@@ -84,14 +84,23 @@ class Worlds:
         self._inheriting = {key: member for key, member in self._inheriting.items() if key in present}
         self._find_joined()
         for world in self._told:
-            self._renew(world, not self._members[world].isdisjoint(present))
+            self._renew(world, any(key in present for key in self._members[world]))
 
     def programs(self) -> Dict[int, Process]:
-        """Give the programs that scripts of ranks run, by rank: of several processes the oldest."""
-        living = filter(None, map(read_process, (pid for pid, _ in self._inheriting)))
-        oldest = sorted(living, key=lambda process: process.start, reverse=True)
-        keys = {(process.pid, process.start): process for process in oldest}
-        return {self._inheriting[key][1]: process for key, process in keys.items() if key in self._inheriting}
+        """Give the programs that a script, or a launcher in it, has started for ranks, by rank: of several the oldest.
+
+        A process of a data loader inherits the variables of its rank."""
+        ranks = {key: rank for key, (_, rank) in self._inheriting.items()}
+        for members in self._members.values():
+            ranks.update(members)
+        living = [
+            (process.start, process.pid, process) for process in map(read_process, {pid for pid, _ in ranks}) if process
+        ]
+        found: Dict[int, Process] = {}
+        for start, pid, process in sorted(living):
+            if (pid, start) in ranks:
+                found.setdefault(ranks[pid, start], process)
+        return found
 
     def told(self) -> Tuple[WorldMessage, ...]:
         """Give every world of the attempt, for a controller that has not heard of it."""
@@ -116,21 +125,21 @@ class Worlds:
             new = WorldMessage(self._attempt, len(self._told), world[0], here=0, program=program)
             self._add(world, new._replace(is_all=above not in living))
         self._ranks[world].add(rank)
-        self._members[world].add((process.pid, process.start))
+        self._members[world][process.pid, process.start] = rank
 
     def _find_joined(self) -> None:
         joined = {(world, rank) for world, ranks in self._ranks.items() for rank in ranks}
         waiting = {key: member for key, member in self._inheriting.items() if member not in joined}
         connected = {world: _connected(world) for world, _ in waiting.values()}
         for key, (world, rank) in list(waiting.items())[:MOST_NEW]:
-            if connected[world].isdisjoint(open_names(key[0])):
+            if not connected[world] or connected[world].isdisjoint(open_names(key[0])):
                 continue
             if world not in self._told:
                 if len(self._told) == MOST_WORLDS:
                     return
                 self._add(world, WorldMessage(self._attempt, len(self._told), world[0], here=0))
             self._ranks[world].add(rank)
-            self._members[world].add(key)
+            self._members[world][key] = rank
 
     def heard(self, report: ReportMessage) -> None:
         """Take the word of a process that the program has started: it is in a world."""
@@ -146,7 +155,7 @@ class Worlds:
         self._ranks[world].add(rank)
         process = read_process(report.pid or 0)
         if process is not None:
-            self._members[world].add((process.pid, process.start))
+            self._members[world][process.pid, process.start] = rank
         self._renew(world, process is not None)
 
     def _renew(self, world: World, lives: bool) -> None:
@@ -159,7 +168,7 @@ class Worlds:
 
     def _add(self, world: World, message: WorldMessage) -> None:
         self._ranks[world] = set()
-        self._members[world] = set()
+        self._members[world] = {}
         self._told[world] = message
 
 
@@ -253,6 +262,11 @@ def _only_starts(pid: int) -> bool:
     if read.kind == "python-module":
         return (read.target or "").partition(".")[0] in PACKAGES
     return _is_console_script(read) or (read.kind == "program" and bool(words))
+
+
+def starts_others(pid: int) -> bool:
+    """Tell whether a process is a script, a launcher or a tool around one: what it starts is the rank's program."""
+    return is_shell(command_line(pid)) or _only_starts(pid)
 
 
 def is_shell(words: Sequence[str]) -> bool:

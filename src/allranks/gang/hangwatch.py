@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from allranks.diagnose.hangs import ras
 from allranks.diagnose.hangs.attribute import attribute, out_of_data
 from allranks.diagnose.hangs.between_roles import RoleStandstill, between_roles, look_at
-from allranks.diagnose.hangs.doing import doing, read_sample, waits_for_own_processes
+from allranks.diagnose.hangs.doing import ActivityKind, Doing, doing, read_sample, waits_for_own_processes
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.diagnose.hangs.recorder import read_recording
 from allranks.findings import Finding, Hang, Where, place_of
@@ -25,6 +25,7 @@ from allranks.protocol.messages import CountersMessage, StacksMessage
 from allranks.protocol.orders import CountersOrder, StacksOrder
 from allranks.protocol.run_facts import HangConcluded, HangNoted, HangSuspected, PlainNote, RoleLooked, Stamped
 from allranks.protocol.samples import StackSample
+from allranks.text import one_line, with_reason
 
 from .ending import Ending
 from .roster import Roster
@@ -320,10 +321,19 @@ class HangWatch:
             rank = roster.ranks()[0]
             look = f"`py-spy dump --subprocesses --pid {rank.pid}` on {names[rank.rank]}"
             at_work = f"every rank waits for processes that it has started, whose stacks are not taken. Try {look}"
+        if hang is None and not at_work and doings and all(d.kind is ActivityKind.UNKNOWN for d in doings.values()):
+            at_work = self._unseen(next(iter(doings.values())))
         ras_lines = ras.evidence(suspicion.ras, pids)
         if hang is None or not ras_lines:
             return hang, at_work
         return hang._replace(evidence=(*hang.evidence[:2], *ras_lines, *hang.evidence[2:])), ""
+
+    def _unseen(self, first: Doing) -> str:
+        """Say that nothing is known of what the ranks do."""
+        note = with_reason("no stack of a rank could be taken", one_line(first.why, 200))
+        if self.roster.spec.launch.launcher == "command":
+            note += ". --nproc says how many ranks the script starts on each node"
+        return note
 
     def _hang_finding(self, hang: Hang, names: Mapping[int, str], quiet: float) -> Finding:
         where = place_of([names[r] for r in hang.culprits if r in names], hang.culprits)

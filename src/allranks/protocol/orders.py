@@ -154,6 +154,11 @@ class RankOrder(NamedTuple):
     error_files: Tuple[str, ...] = ()
     starts_ranks: bool = False
 
+    @property
+    def ranks(self) -> range:
+        """The ranks that the process is, or starts."""
+        return range(self.rank, self.rank + max(1, len(self.error_files)))
+
 
 class FollowedFile(NamedTuple):
     """A file that others write and that travels to the run directory; `kind` as in `frames.FOLLOWED`."""

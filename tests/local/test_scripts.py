@@ -1,0 +1,41 @@
+"""The training below a script of the user's, which starts it or a launcher: it is looked at in the script's place."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests import forked
+
+pytestmark = pytest.mark.torch
+
+HANGS = """import time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(10**6):
+    if step == 5 and dist.get_rank() + 1 == dist.get_world_size():
+        time.sleep(600)
+    dist.all_reduce(torch.ones(1))
+    print("step", step, flush=True)
+    time.sleep(0.05)
+"""
+PLAIN = "{} train.py | tee log"
+TORCHRUN = (
+    "{} -m torch.distributed.run --nnodes $NNODES --node_rank $NODE_RANK --nproc_per_node $NPROC_PER_NODE"
+    " --master_addr $MASTER_ADDR --master_port $MASTER_PORT train.py"
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "last"),
+    [(PLAIN, ["--nproc", "1"], 1), (TORCHRUN, ["--nproc", "2", "--launcher", "command"], 3)],
+)
+def test_a_hang_is_named(tmp_path: Path, script: str, options: list[str], last: int) -> None:
+    (tmp_path / "train.py").write_text(HANGS)
+    (tmp_path / "run.sh").write_text(script.format(sys.executable) + "\n")
+    words = ["run", "--local", "2", *options, "--hang-timeout", "5s", "--json", "bash", "run.sh"]
+    done = forked.call(words, cwd=tmp_path)
+    verdict = json.loads(done.stdout)["verdict"]
+    assert (done.returncode, verdict["cause"]) == (5, "straggler"), verdict
+    assert verdict["message"].startswith(f"rank {last} on local1 is at train.py:7 (sleeping)")
