@@ -27,6 +27,30 @@ TORCHRUN = (
 )
 
 
+RAISES = """import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() == 3:
+    raise ValueError("bad batch")
+dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.parametrize(("nproc", "named"), [("2", 3), ("1", 1)])
+def test_the_rank_of_a_torchrun_that_raises_is_named(tmp_path: Path, nproc: str, named: int) -> None:
+    """By its own number, or by that of its node where other ranks were planned. `logs` finds it by that."""
+    (tmp_path / "train.py").write_text(RAISES)
+    (tmp_path / "run.sh").write_text(TORCHRUN.format(sys.executable).replace("$NPROC_PER_NODE", "2") + "\n")
+    words = ["run", "--local", "2", "--nproc", nproc, "--launcher", "command", "--json", "bash", "run.sh"]
+    done = forked.call(words, cwd=tmp_path)
+    verdict = json.loads(done.stdout)["verdict"]
+    assert (done.returncode, verdict["cause"]) == (1, "program-exception"), verdict
+    assert verdict["message"].startswith(f"rank {named} on local1 raised ValueError: bad batch (train.py:6")
+    run = next((tmp_path / "runs").glob("run-*"))
+    assert "bad batch" in forked.call(["logs", "--rank", str(named), str(run)], cwd=tmp_path).stdout
+
+
 @pytest.mark.parametrize(
     ("script", "options", "last"),
     [(PLAIN, ["--nproc", "1"], 1), (TORCHRUN, ["--nproc", "2", "--launcher", "command"], 3)],

@@ -253,10 +253,11 @@ def _of_roles(run: RunDirectory, nodes: tuple[str, ...], wanted: Sequence[str]) 
 
 
 def _wanted(run: RunDirectory, nodes: Sequence[str], ranks: Sequence[int]) -> set[int]:
-    where = {rank.rank: node.name for node in run.read_status().nodes for rank in node.ranks}
+    status = run.read_status()
+    where = {rank.rank: node.name for node in status.nodes for rank in node.ranks}
     for rank in ranks:
-        if where and rank not in where:
-            raise UsageError(f"--rank {rank}: {run.name} has ranks 0 to {max(where)}")
+        if where and rank >= status.rank_count:
+            raise UsageError(f"--rank {rank}: {run.name} has ranks 0 to {status.rank_count - 1}")
     return {r for r, name in where.items() if (not nodes or name in nodes) and (not ranks or r in ranks)}
 
 

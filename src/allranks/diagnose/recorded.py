@@ -6,6 +6,7 @@ the ends of logs are added by `runs/recorded_incident.py`.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -114,6 +115,8 @@ def fold(
     pids = {start.fact.rank: start.fact.pid for start in of_kind(of_attempt, StartedMessage) if start.fact.pid}
     kept = {one.node: one.fact for one in of_kind(so_far, NodeFactsKept)}
     ranks = _ranks(of_attempt, nodes, one_process)
+    if hang is not None and not set(hang.fact.hang.culprits).issubset(itertools.chain(*ranks.values())):
+        ranks = _ranks(of_attempt, nodes, False)  # a script has started those of the plan
     last_left = {leaving.fact.rank: leaving for leaving in of_kind(of_attempt, RankLeaving)}
     last_joined = {s.fact.rank: s for s in of_attempt if isinstance(s.fact, (RankEntered, RankDeparted))}
     departed = {one.fact.rank: one for one in of_kind(last_joined.values(), RankDeparted)}

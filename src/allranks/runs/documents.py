@@ -191,6 +191,12 @@ class StatusDocument:
     nodes: tuple[NodeStatus, ...] = ()
     goodput: float | None = None
 
+    @property
+    def rank_count(self) -> int:
+        """How many ranks the run has, also those of which only their launcher knows."""
+        listed = [rank.rank + 1 for node in self.nodes for rank in node.ranks]
+        return max([self.world_size or 0, *listed])
+
 
 @dataclass(frozen=True)
 class RunReport(StatusDocument):

@@ -105,7 +105,10 @@ def _printing_ranks(run: RunDirectory) -> dict[str, int]:
     """Count the ranks that print to one log, by node: those that another launcher starts print to its own."""
     document = run.read_run()
     roles = {role.name: role.launcher for role in document.roles} or {"": document.launcher}
-    counts = {node.name: len(node.ranks) for node in run.read_status().nodes if node.ranks}
+    status = run.read_status()
+    first = {node.name: node.ranks[0].rank for node in status.nodes if node.ranks}  # and all of them, or that alone
+    after = [*sorted(first.values()), status.rank_count]
+    counts = {name: next(rank for rank in after if rank > own) - own for name, own in first.items()}
     most = max(counts.values(), default=1)  # of a node that was replaced
     return {
         node.name: counts.get(node.name, most) for node in document.nodes if roles.get(node.role, "direct") != "direct"

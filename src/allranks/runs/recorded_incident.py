@@ -9,7 +9,7 @@ from typing import NamedTuple
 from allranks.cluster.nodes import JOINED, Cluster
 from allranks.diagnose.incident import Incident, RankEnd
 from allranks.diagnose.recorded import fold, last_attempt
-from allranks.diagnose.rules.failures import ends_as_failed, of_rank
+from allranks.diagnose.rules.failures import ends_as_failed, names_ranks, of_rank
 from allranks.protocol.command_words import read_command
 from allranks.protocol.frames import RANK_LOG
 from allranks.protocol.run_facts import AttemptStart, Fact, Stamped, of_kind
@@ -77,9 +77,13 @@ def make_incident(run: RunDirectory, facts: Iterable[Stamped[Fact]], nodes: Atte
 
     Raise DecodeError where an end does not have its node.
     """
-    incident = fold(facts, nodes.number, nodes.gang, nodes.one_process, known)
+    of_run = list(facts)
+    incident = fold(of_run, nodes.number, nodes.gang, nodes.one_process, known)
     is_script = read_tool(known.command) is None and read_command(known.command).kind == "program"
-    return replace(incident, exits=tuple(_complete(run, end, nodes, is_script) for end in incident.exits))
+    ends = tuple(_complete(run, end, nodes, is_script) for end in incident.exits)
+    if nodes.one_process and any(names_ranks(end.tail) for end in ends):
+        incident = fold(of_run, nodes.number, nodes.gang, known=known)
+    return replace(incident, exits=ends)
 
 
 def _complete(run: RunDirectory, end: RankEnd, nodes: AttemptNodes, is_script: bool) -> RankEnd:

@@ -336,20 +336,26 @@ _RANK_LINE = re.compile(r"^\[rank(\d+)\]:.*\n?", re.MULTILINE)
 
 
 def behind_agent(end: RankEnd, ranks: tuple[int, ...]) -> RankEnd:
-    """Give the end of the rank that an agent names as the first to fail; any other end as it is."""
+    """Give the end of the rank that an agent names as the first to fail; any other end as it is.
+
+    A rank that is none of `ranks`, those of the node, keeps the number of the agent's own process."""
     root = _root_cause(end.tail)
     if root is None or root.rank is None:
         return _by_error_file(end, ranks)
-    if root.rank not in ranks:
-        return end
     is_copy = end.raised is not None and end.raised.type != "ChildFailedError"
     pid = root.sighting.number("pid2")
-    fact = end.fact._replace(rank=root.rank, pid=pid, code=root.code, signal=None)
+    rank = root.rank if root.rank in ranks else end.rank  # it may count ranks that were not planned
+    fact = end.fact._replace(rank=rank, pid=pid, code=root.code, signal=None)
     if root.code < 0:
         fact = fact._replace(code=None, signal=root.signal)
     if not is_copy:
         fact = fact._replace(error=None)
     return replace(end, fact=fact, tail=of_rank(end.tail, root.rank))
+
+
+def names_ranks(tail: str) -> bool:
+    """Tell whether a log ends with the report of torch's agent on the ranks that it has started."""
+    return _root_cause(tail) is not None
 
 
 def _root_cause(tail: str) -> End | None:
