@@ -66,7 +66,6 @@ def test_no_generic_of_collections_is_made_at_run_time() -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("suite", ["sync", pytest.param("pairs", marks=pytest.mark.slow)])
 def test_two_ranks_from_the_archive(tmp_path: Path, suite: str) -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
     archive = tmp_path / "fabric.zip"
     archive.write_bytes(fabric_zip())
     port = free_port()

@@ -1,6 +1,5 @@
 """The main job: the same command on real hosts gives the same losses as on virtual nodes of this machine."""
 
-import importlib.util
 import json
 import subprocess
 from pathlib import Path
@@ -9,10 +8,7 @@ import pytest
 from tests.hosts.bed import Bed
 from tests.hosts.launching import PYTHON, Launch
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
-]
+pytestmark = pytest.mark.torch
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
 RANKS = 4
 JOB = [str(SCRIPT), "--steps", "4", "--batch", "2", "--context", "64", "--layers", "2", "--width", "64"]

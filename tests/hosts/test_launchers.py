@@ -1,6 +1,5 @@
 """Launchers and kinds of programs, with real process groups where torch is there."""
 
-import importlib.util
 import json
 import os
 from pathlib import Path
@@ -11,12 +10,6 @@ from tests.hosts.bed import Bed
 from tests.hosts.launching import PROGRAMS, PYTHON, Launch, culprit, program
 
 SOURCES = Path(__file__).parents[2] / "src"
-
-
-def needs_torch(test: Any) -> Any:
-    """Starts real torch processes."""
-    absent = importlib.util.find_spec("torch") is None
-    return pytest.mark.torch(pytest.mark.skipif(absent, reason="torch is not installed")(test))
 
 
 @pytest.fixture
@@ -36,7 +29,7 @@ def initialised(launch: Launch) -> list[int]:
 
 
 @pytest.mark.slow
-@needs_torch
+@pytest.mark.torch
 def test_direct_with_a_real_process_group(launch: Launch) -> None:
     result = launch.start(program("v_gloo.py", "sum"), nproc=2).result()
     assert (result["exit"], result["verdict"]) == (0, None)
@@ -80,7 +73,7 @@ def test_a_script_of_the_shell(launch: Launch) -> None:
 # -- torchrun ----------------------------------------------------------------------------------------
 
 
-@needs_torch
+@pytest.mark.torch
 @pytest.mark.parametrize("nproc", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_torchrun(launch: Launch, nproc: int) -> None:
     result = launch.start(program("v_gloo.py", "sum"), "--launcher", "torchrun", nproc=nproc).result()
@@ -94,7 +87,7 @@ def test_torchrun(launch: Launch, nproc: int) -> None:
 
 
 @pytest.mark.slow
-@needs_torch
+@pytest.mark.torch
 def test_an_exception_under_torchrun(launch: Launch) -> None:
     """The agents say only that a child failed; the rank's own error file says what."""
     result = launch.start(program("v_gloo.py", "raise", "3"), "--launcher", "torchrun", nproc=2).result()
@@ -132,7 +125,7 @@ def test_a_command_that_fails_on_a_node(launch: Launch) -> None:
 # -- time limits -------------------------------------------------------------------------------------
 
 
-@needs_torch
+@pytest.mark.torch
 def test_the_init_timeout_names_the_rank_that_never_came(launch: Launch) -> None:
     """Time enough for rank 0 to import torch: before that both ranks are late, and no rank is blamed."""
     result = launch.start(program("v_gloo.py", "late", "1"), "--init-timeout", "20s").result()
@@ -146,7 +139,7 @@ def test_the_init_timeout_names_the_rank_that_never_came(launch: Launch) -> None
 
 
 @pytest.mark.slow
-@needs_torch
+@pytest.mark.torch
 def test_the_pg_timeout_shortens_a_hang(launch: Launch) -> None:
     """The script names 30 minutes: the option holds over it. It is the limit of the start, too."""
     result = launch.start(program("v_gloo.py", "hang", "1"), "--pg-timeout", "30s").result()
@@ -155,7 +148,7 @@ def test_the_pg_timeout_shortens_a_hang(launch: Launch) -> None:
 
 
 @pytest.mark.slow
-@needs_torch
+@pytest.mark.torch
 def test_time_limits_by_the_names_that_colossalai_has(launch: Launch) -> None:
     """As the set-up exports them. The program names no limit of its own, which would hold over a variable."""
     result = launch.start(program("v_gloo.py", "late", "1"), env={"COLOSSALAI_MASTER_READY_TIMEOUT": "20"}).result()

@@ -158,7 +158,6 @@ dist.destroy_process_group()
 @pytest.mark.torch
 @pytest.mark.parametrize(("times", "code", "seen"), [("1", 0, ["failed", "done"]), ("9", 5, ["failed", "failed"])])
 def test_a_hang_is_restarted_where_that_was_asked_for(launch: Launch, times: str, code: int, seen: list[str]) -> None:
-    pytest.importorskip("torch")
     (launch.work / "hangs.py").write_text(HANGS)
     options = ("--retries", "3", "--on-hang", "restart", "--hang-timeout", "6s", "--step-pattern", r"step (\d+)")
     result = launch.start(["hangs.py", times], *options).over(4 * BOUND)

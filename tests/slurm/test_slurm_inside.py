@@ -11,12 +11,11 @@ import pytest
 from tests.hosts.launching import BOUND, PROGRAMS, PYTHON, program
 from tests.hosts.waiting import wait_until
 from tests.slurm.bed import SlurmBed
-from tests.slurm.jobs import JOB, SlurmLaunch, torch
+from tests.slurm.jobs import JOB, SlurmLaunch
 
 
 @pytest.mark.slow
 @pytest.mark.torch
-@torch
 def test_the_demo_trains_on_four_nodes(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).inside(JOB, "--nproc", "1")
     result = launch.result()

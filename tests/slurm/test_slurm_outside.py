@@ -8,12 +8,11 @@ import pytest
 from tests.hosts.launching import PYTHON, program
 from tests.hosts.waiting import BOUND, wait_until
 from tests.slurm.bed import SlurmBed
-from tests.slurm.jobs import JOB, SlurmLaunch, torch
+from tests.slurm.jobs import JOB, SlurmLaunch
 
 
 @pytest.mark.slow
 @pytest.mark.torch
-@torch
 def test_the_demo_is_submitted_and_trains_on_four_nodes(slurm: SlurmBed, tmp_path: Path) -> None:
     launch = SlurmLaunch(slurm, tmp_path).outside(JOB, "--nproc", "1", "--name", "demo")
     result = launch.result()

@@ -3,7 +3,6 @@
 What failed is the innermost exception, wherever it was raised: below a wrapper, in a worker process, in a thread.
 """
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -20,7 +19,6 @@ from allranks.diagnose.incident import Incident
 from allranks.diagnose.verdict import judge
 from allranks.protocol.foreign import clean_error
 
-TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 LOAD = "def load(i):\n    raise ValueError('bad batch 3')\n"
 
 
@@ -127,7 +125,6 @@ def test_a_group_is_told_by_its_first_member(tmp_path: Path) -> None:
     assert says in sentence(tmp_path, code)
 
 
-@TORCH
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("body", "says"),

@@ -1,16 +1,12 @@
 """What the tests of collectives meet in older releases of torch, and a watchdog that fails by itself."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 from tests.fabric import gang
 from tests.hosts.waiting import BOUND
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
-]
+pytestmark = pytest.mark.torch
 
 
 def outcome(role: str, tmp_path: Path, *words: str) -> tuple[int | None, str]:

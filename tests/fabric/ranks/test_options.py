@@ -79,7 +79,6 @@ def test_addresses() -> None:
 
 @pytest.mark.torch
 def test_gloos_errors_lose_what_differs_by_rank() -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
     from allranks.fabric.ranks.printing import describe_error  # noqa: PLC0415 - it imports torch
 
     text = "[/__w/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.1]:3811: Connection reset by peer. This is typical"

@@ -1,7 +1,6 @@
 """The suite `pairs` with real ranks on loopback, and the wire of a pair over relays that are slow or lose messages."""
 
 import contextlib
-import importlib.util
 import queue
 import signal
 import socket
@@ -20,10 +19,7 @@ from allranks.fabric.metric_rows import Measurement, Way
 from allranks.fabric.ranks import wire
 from allranks.fabric.ranks.wire import QUICK, ByteArrivals, measure
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
-]
+pytestmark = pytest.mark.torch
 
 Start = Callable[..., Gang]
 

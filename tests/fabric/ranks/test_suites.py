@@ -1,6 +1,5 @@
 """The suites sync and bandwidth with real ranks on loopback: what passes, and that everything wrong is caught."""
 
-import importlib.util
 import signal
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -11,10 +10,7 @@ from tests.fabric.gang import DOUBLE, Gang
 
 from allranks.settings.runspec import TESTS_OF
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
-]
+pytestmark = pytest.mark.torch
 
 Start = Callable[..., Gang]
 BLOCKS = ["gather", "all_gather", "all_gather_into_tensor", "reduce_scatter", "all_to_all"]
