@@ -10,6 +10,7 @@ import pytest
 from tests.examples.ranks import FSDP, FsdpRanks, fsdp_words
 from tests.hosts.bed import Bed
 from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.test_retries import outcomes
 from tests.hosts.waiting import wait_until
 
 STEPS = 200  # of the sharded training: more than two ranks do while the third one's host boots
@@ -25,10 +26,6 @@ def launch(bed4: Bed, tmp_path: Path) -> Iterator[Launch]:
 
 def worlds(launch: Launch) -> list[tuple[int, int]]:
     return [(event["nodes"], event["world_size"]) for event in launch.events("world")]
-
-
-def outcomes(result: dict[str, Any]) -> list[tuple[int, str]]:
-    return [(a["attempt"], a["outcome"]) for a in result["attempts"]]
 
 
 def until_world(launch: Launch, ranks: int, attempt: int) -> None:

@@ -16,6 +16,7 @@ from tests.hosts.bed import Bed, Host
 from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.test_faults_clock import FAKETIME, python_ahead
 from tests.hosts.test_faults_network import squatter
+from tests.hosts.test_sync import git
 from tests.hosts.waiting import wait_until
 from tests.processes import parent_of
 
@@ -89,11 +90,6 @@ def bound(host: Host, source: Path, target: Path) -> Iterator[None]:
         yield
     finally:
         host.run(["umount", "-l", str(target)])
-
-
-def git(where: Path, *words: str) -> None:
-    line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
-    subprocess.run(line, cwd=where, check=True, capture_output=True)
 
 
 # -- a clean cluster -------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hosts.bed import Bed
 from tests.hosts.launching import PYTHON, Launch, program
 from tests.hosts.test_launchers import all_logs, initialised
 
@@ -34,11 +33,6 @@ def has(package: str) -> bool:
 def need(package: str) -> None:
     if not (has(package) and has("torch")):
         pytest.skip(f"{package} is not installed for {INTERPRETER}; make test-launchers installs it")
-
-
-@pytest.fixture
-def launch(bed2: Bed, tmp_path: Path) -> Launch:
-    return Launch(bed2, tmp_path)
 
 
 def run(launch: Launch, launcher: str | None, command: list[str], *options: str, nproc: int = 2) -> dict[str, Any]:

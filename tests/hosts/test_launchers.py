@@ -6,15 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hosts.bed import Bed
 from tests.hosts.launching import PROGRAMS, PYTHON, Launch, culprit, program
 
 SOURCES = Path(__file__).parents[2] / "src"
-
-
-@pytest.fixture
-def launch(bed2: Bed, tmp_path: Path) -> Launch:
-    return Launch(bed2, tmp_path)
 
 
 def all_logs(launch: Launch) -> str:

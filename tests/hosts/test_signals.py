@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -44,11 +43,7 @@ def test_over_ssh_each_rank_gets_the_controllers_signals_once(bed2: Bed, tmp_pat
 def test_local_ranks_get_it_too(bed2: Bed, tmp_path: Path) -> None:
     launch = Launch(bed2, tmp_path)
     words = ["--local", "2", "--nproc", "1", "--python", PYTHON, "--json", "--", *program("v_signals.py")]
-    launch.process = subprocess.Popen(
-        launch.command("run", *words), env=launch.environment(), cwd=launch.work, text=True, stdin=subprocess.DEVNULL,
-        stdout=(tmp_path / "stdout").open("w"), stderr=(tmp_path / "stderr").open("w"), start_new_session=True,
-    )  # fmt: skip
-    launch.until_running(2)
+    launch.begin("run", *words).until_running(2)
     launch.signal(signal.SIGUSR1)
     wait_until(lambda: arrived(launch) == 2, BOUND, "SIGUSR1 at two ranks")
     assert counted(launch) == [{"SIGUSR1": 1}] * 2

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +21,7 @@ def launch(bed4: Bed, tmp_path: Path) -> Iterator[Launch]:
     launch = Launch(bed4, tmp_path)
     (launch.work / "train.py").write_text(PROGRAM)
     yield launch
-    for path in launch.runs.glob("*/run.json"):
-        shutil.rmtree(Path("/tmp/allranks-0") / json.loads(path.read_text())["uid"], ignore_errors=True)
+    launch.forget()
 
 
 def train(launch: Launch, attempt: int, ranks: int) -> list[bool]:

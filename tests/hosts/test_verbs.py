@@ -15,6 +15,7 @@ from tests.hosts.bed import Bed, Host, missing
 from tests.hosts.conftest import MakeBed
 from tests.hosts.launching import BOUND, PYTHON, Launch, program
 from tests.hosts.terminal import Terminal
+from tests.hosts.test_lease import finish
 from tests.hosts.waiting import wait_until
 from tests.processes import parent_of
 
@@ -28,11 +29,6 @@ def begun(bed: Bed, place: Path, *options: str, runs: Path | None = None) -> Lau
     launch = Launch(bed, place)
     launch.runs = runs or launch.runs
     return launch.start(program("v_steps.py"), *options, nproc=2).until_running(RANKS)
-
-
-def finish(launch: Launch) -> dict[str, Any]:
-    (launch.work / "done").touch()
-    return launch.result()
 
 
 def words(launch: Launch, verb: str, *more: str) -> Any:
