@@ -39,11 +39,6 @@ def sshd_config(bed4: Bed) -> Iterator[Host]:
     restart_sshd(host)
 
 
-def keys_of(host: Host) -> Path:
-    """Which keys a host lets in."""
-    return host.home() / ".ssh" / "authorized_keys"
-
-
 def sshd_of(host: Host) -> list[Process]:
     """What listens there for logins."""
     return [p for p in host.pids(system=True) if p.ppid == host.init and "/usr/sbin/sshd" in p.command]
@@ -77,7 +72,7 @@ def with_home(tmp_path: Path, *keys: str) -> dict[str, str]:
 @pytest.mark.parametrize("keys", [(), ("id_ed25519.pub",)], ids=["a key of another name", "a key"])
 def test_hosts_that_do_not_know_the_key(bed4: Bed, tmp_path: Path, keys: tuple[str, ...]) -> None:
     """Both are named at once, each with its line."""
-    strangers = [keys_of(bed4.host(name)) for name in ("h2", "h4")]
+    strangers = [bed4.host(name).home() / ".ssh" / "authorized_keys" for name in ("h2", "h4")]
     with kept(*strangers):
         for path in strangers:
             path.write_text("")

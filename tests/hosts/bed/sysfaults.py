@@ -29,9 +29,6 @@ class SystemFaults(HostBase):
     def stop(self, pid: int | Process) -> None:
         self.kill(pid, signal.SIGSTOP)
 
-    def cont(self, pid: int | Process) -> None:
-        self.kill(pid, signal.SIGCONT)
-
     # Names. Files under etc/ are bind mounts: written in place, never replaced
 
     def set_hosts(self, text: str) -> None:
