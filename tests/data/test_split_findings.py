@@ -76,11 +76,6 @@ def test_who_reads_the_same(share, ranks: int, local: int, message: str) -> None
     assert found == [("data-same-samples", "fail", message)]
 
 
-def test_the_layout_decides_what_it_is() -> None:
-    rows = by(lambda rank: range(rank // 8 * 100, rank // 8 * 100 + 8))
-    assert "splits by node only" in said(rows, on_nodes(8))[0][2]
-
-
 def test_length_that_does_not_shrink() -> None:
     chance = random.Random(1)
     shares = [chance.sample(range(10**7), 8) for _ in range(16)]

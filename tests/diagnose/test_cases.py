@@ -119,11 +119,6 @@ def test_any_mixture_gets_one_answer(seed: int) -> None:
     assert 0 < verdict.confidence <= 1
 
 
-def test_evidence_says_file_and_line() -> None:
-    verdict = judged("step 1\nstep 2\n[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n")
-    assert verdict.finding.evidence[0].startswith("job.log:3: torch.OutOfMemoryError")
-
-
 def test_two_ranks_in_one_line_are_taken_apart() -> None:
     lines = read_line("Epoch 1:  40%|##  |[rank0]: ValueError: a[rank1]: KeyError: 'b'")
     assert [(k.rank, k.text.strip()) for k in lines[1:]] == [(0, "ValueError: a"), (1, "KeyError: 'b'")]

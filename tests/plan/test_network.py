@@ -146,12 +146,6 @@ def test_stubs_in_different_subnets_share_the_fate_of_the_masters() -> None:
     assert environment["h0"]["NCCL_SOCKET_IFNAME"] == environment["h1"]["NCCL_SOCKET_IFNAME"] == "=eth0"
 
 
-def test_rails_stay_as_nccl_wants_them() -> None:
-    facts = {f"h{i}": node(i, *(interface(f"eth{r}", f"10.{r}.0.{i + 1}/24") for r in range(4))) for i in range(2)}
-    probes = {n: [ok(f"10.{r}.0.1", f"10.{r}.0.{i + 1}") for r in range(4)] for i, n in enumerate(facts)}
-    assert choose(facts, probes).environment == {n: {"GLOO_SOCKET_IFNAME": "eth0"} for n in facts}
-
-
 def test_routed_rails_are_not_pinned_to_one() -> None:
     """Every node a subnet a rail: the kernel takes one source for all, which says nothing of the others."""
     facts = {f"h{i}": node(i, *(interface(f"eth{r}", f"10.{r}.{i}.1/24") for r in range(4))) for i in range(2)}

@@ -7,7 +7,6 @@ import pytest
 from allranks.fabric.__main__ import export_rank
 from allranks.fabric.ranks import local_links as interfaces
 from allranks.fabric.ranks.options import parse
-from allranks.program import StartError
 
 
 def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -53,14 +52,6 @@ def test_slurm() -> None:
     assert exported(env) == {
         "RANK": "6", "WORLD_SIZE": "7", "LOCAL_RANK": "2", "GROUP_RANK": "1", "LOCAL_WORLD_SIZE": "3",
         "MASTER_ADDR": "gpu03", "MASTER_PORT": "23456"}  # fmt: skip
-
-
-def test_open_mpi() -> None:
-    env = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-           "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_PORT": "2000"}  # fmt: skip
-    assert exported(env)["MASTER_ADDR"] == "127.0.0.1"
-    with pytest.raises(StartError, match="MASTER_ADDR is not set"):
-        exported({**env, "OMPI_COMM_WORLD_SIZE": "4"})
 
 
 def test_which_interface_nccl_takes_first() -> None:
