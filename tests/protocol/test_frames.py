@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.campaign import examples
-from tests.outcome import outcome
 
 from allranks.protocol.frames import (
     MAX_OFFSET,
@@ -66,13 +65,3 @@ def test_no_offset_is_beyond_what_a_file_holds(offset):
 def test_control_frames_are_objects_with_a_type(body):
     with pytest.raises(FrameError):
         Decoder().feed(struct.pack(">IB", len(body) + 1, ord("J")) + body)
-
-
-@given(st.binary(max_size=2000))
-@settings(max_examples=examples(70))
-def test_random_bytes_raise_nothing_else(data):
-    frames = outcome(FrameError, lambda: list(Decoder().feed(data)))
-    if isinstance(frames, FrameError):
-        assert str(frames)
-    else:
-        assert all(isinstance(frame, (dict, OutputFrame)) for frame in frames)
