@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.campaign import examples
 
-from allranks.protocol.secure import ANSWER, CODE, HELLO, MAX_RECORD, PROOF, Handshake, SecureError
+from allranks.protocol.secure import CODE, HELLO, MAX_RECORD, PROOF, Handshake, SecureError
 
 SECRET = b"correct horse battery"
 
@@ -34,14 +34,6 @@ def test_records_arrive_whole_however_they_are_cut(payloads, data):
         stream = stream[cut:]
     assert found == payloads
     assert down.feed(up.pack(b"two")) == [b"two"]
-
-
-def test_a_handshake_may_come_byte_by_byte():
-    listener, dialler = sides()
-    answer = b"".join(listener.feed(bytes([byte])) for byte in dialler.begin())
-    assert len(answer) == ANSWER
-    proof = b"".join(dialler.feed(bytes([byte])) for byte in answer)
-    assert b"".join(listener.feed(bytes([byte])) for byte in proof) == b"" and listener.done
 
 
 def test_another_secret_is_refused_by_both_sides():
