@@ -67,10 +67,6 @@ def test_any_annotation_is_read_as_what_it_says():
     assert decode(Sequence[int], [1, 2]) == (1, 2)
 
 
-def test_unknown_fields_are_ignored_and_absent_ones_take_their_defaults():
-    assert decode(Rank, {"rank": 3, "later": {"version": 2}}) == Rank(3)
-
-
 @pytest.mark.parametrize(
     ("value", "words"),
     [
