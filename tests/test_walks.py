@@ -1,30 +1,23 @@
 """The walks of docs/architecture.md name files that are there, each joined by an import to one before it."""
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
+from tests.test_purity import PACKAGE, imported, tree_of
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "src" / "allranks"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## Four walks\n")[2].partition("\n## ")[0]
 WALKS = re.findall(r"^\d\. (.*(?:\n   - .*)*)", SECTION, re.MULTILINE)
 FILE = re.compile(r"`((?:\w+/)+\w+\.py)`")
 
 
-def imported(file: str) -> set[str]:
+def files_imported(file: str) -> set[str]:
     """The files of the package that a file imports, wherever in it."""
-    here = ["allranks", *file.split("/")[:-1]]
     found = set()
-    for node in ast.walk(ast.parse((PACKAGE / file).read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        named = node.module.split(".") if node.module else []
-        base = here[: len(here) - node.level + 1] + named if node.level else named
-        for parts in (base, *([*base, alias.name] for alias in node.names)):
-            inside = "/".join(parts[1:])
+    for _, parts in imported(tree_of(PACKAGE / file), PACKAGE / file):
+        for inside in ("/".join(parts[1:]), "/".join(parts[1:-1])):
             found.update(path for path in (f"{inside}.py", f"{inside}/__init__.py") if (PACKAGE / path).is_file())
     return found
 
@@ -38,7 +31,7 @@ def test_each_file_of_a_walk_is_joined_to_one_before_it(walk: str) -> None:
     before: list[str] = []
     for stretch in walk.split("\u2016"):
         for number, file in enumerate(FILE.findall(stretch)):
-            is_joined = any(file in imported(other) or other in imported(file) for other in before)
+            is_joined = any(file in files_imported(other) or other in files_imported(file) for other in before)
             assert is_joined or number == 0, f"{file} is joined to no file before it"
             before.append(file)
 
