@@ -59,12 +59,7 @@ def test_every_row_is_shown_by_real_parts_or_says_why_not() -> None:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_a_command_is_taken(
-    command: str, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("ALLRANKS_JOIN_SECRET", "SLURM_JOB_ID"):
-        monkeypatch.delenv(name, raising=False)
+def test_a_command_is_taken(command: str, shell: Shell) -> None:
     a_command_is_taken(command, shell)
 
 
