@@ -2,10 +2,10 @@
 
 import contextlib
 import os
-import subprocess
 import threading
 
 import pytest
+from tests.agent.test_checks_real import mounted
 
 from allranks.agent import outlet as spools
 from allranks.agent.outlet import Budget, Outlet, Spool
@@ -60,12 +60,10 @@ def test_bytes_go_through_segments_in_order(tmp_path, pipe, monkeypatch):
     assert len(list(tmp_path.iterdir())) == before - 7
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 def test_full_disk_goes_to_memory_then_drops_and_counts(tmp_path, pipe):
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=True)
-    try:
+    with mounted(tmp_path / "disk", "size=64k") as disk:
         read_end, write_end = pipe
-        spool = Spool(str(tmp_path), "r", Budget(100_000))
+        spool = Spool(str(disk), "r", Budget(100_000))
         sent = 0
         for _ in range(40):
             part = os.write(write_end, bytes(10_000))
@@ -77,8 +75,6 @@ def test_full_disk_goes_to_memory_then_drops_and_counts(tmp_path, pipe):
         assert held + spool.dropped == sent
         assert held >= 150_000
         spool.close()
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def pumped(spool: Spool, pipe: tuple[int, int], size: int) -> None:
