@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.agent.test_checks_real import mounted
-from tests.agent.tree_archives import Member, Node, land, listing, make_node_dir, order_of, tar_of
+from tests.agent.tree_archives import Member, Node, listing, order_of, tar_of
 from tests.interpreters import OLDEST
 
 from allranks.agent.receiver import has_results
@@ -27,7 +27,10 @@ SPEC = RunSpec.of(command=("hostname",))
 
 @pytest.fixture
 def node_dir(tmp_path: Path) -> Path:
-    return make_node_dir(tmp_path)
+    place = tmp_path / "outer" / "node_00"
+    for name in ("spool", "outputs"):
+        (place / name).mkdir(parents=True)
+    return place
 
 
 def announced(node_dir: Path, pieces: int) -> tuple[bytes, dict[str, Any], Node]:
@@ -125,9 +128,11 @@ def test_more_than_was_announced(node_dir: Path) -> None:
 
 def test_a_damaged_archive(node_dir: Path) -> None:
     data = tar_of(*(Member(f"f{n}", os.urandom(1000)) for n in range(50)))
-    order = order_of(data)
-    answer = land(node_dir, data[:5000] + bytes([data[5000] ^ 1]) + data[5001:], order)
-    assert "arrived damaged" in answer["error"]
+    node = Node(node_dir)
+    node.ship(order_of(data))
+    node.chunk(0, data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
+    node.work()
+    assert "arrived damaged" in node.last["error"]
     assert sorted(os.listdir(node_dir)) == ["outputs", "spool"]
 
 

@@ -24,14 +24,10 @@ STREAM = Stream(TREE, 0, 0)
 class Member:
     """One entry of a made-up archive."""
 
-    def __init__(
-        self, name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, to: str = "", **fields: Any
-    ) -> None:
+    def __init__(self, name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, to: str = "") -> None:
         self.info = tarfile.TarInfo(name)
         self.info.type, self.info.linkname, self.info.mode, self.data = kind, to, 0o600, data
         self.info.size = len(data)
-        for key, value in fields.items():
-            setattr(self.info, key, value)
 
 
 def link(name: str, to: str) -> Member:
@@ -46,9 +42,9 @@ def tar_of(*members: Member) -> bytes:
     return gzip.compress(out.getvalue())
 
 
-def order_of(data: bytes, files: int = 100, size: int = 1 << 20, **more: Any) -> dict[str, Any]:
+def order_of(data: bytes, files: int = 100, size: int = 1 << 20) -> dict[str, Any]:
     sha256 = hashlib.sha256(data).hexdigest()
-    return {"type": "ship", "sha256": sha256, "packed": len(data), "bytes": size, "files": files, **more}
+    return {"type": "ship", "sha256": sha256, "packed": len(data), "bytes": size, "files": files}
 
 
 def listing(folder: Path) -> dict[str, Any]:
@@ -66,13 +62,6 @@ def listing(folder: Path) -> dict[str, Any]:
                 with open(path, "rb") as file:
                     found[key] = (file.read(), bool(os.stat(path).st_mode & 0o100))
     return found
-
-
-def make_node_dir(tmp_path: Path) -> Path:
-    place = tmp_path / "outer" / "node_00"
-    for name in ("spool", "outputs"):
-        (place / name).mkdir(parents=True)
-    return place
 
 
 class Node:
@@ -110,12 +99,3 @@ class Node:
     @property
     def last(self) -> dict[str, Any]:
         return self.said[-1]
-
-
-def land(node_dir: Path, data: bytes, order: dict[str, Any]) -> dict[str, Any]:
-    """Everything in one piece; the last word."""
-    node = Node(node_dir)
-    node.ship(order)
-    node.chunk(0, data)
-    node.work()
-    return node.last
