@@ -78,8 +78,6 @@ def test_torchelastic_reads_the_file(tmp_path, write):
     ("function", "kind", "text", "chain"),
     [
         ("plain", "ZeroDivisionError", "division by zero", []),
-        ("outer", "ValueError", "chained", ["ZeroDivisionError"]),
-        ("context", "KeyError", "'missing'", ["ValueError", "ZeroDivisionError"]),
         ("mute", "Mute", "<exception str() failed>", []),
         ("nested", "Outer.Inner", "nested class", []),
         ("noted", "ValueError", "two\nlines \udc80", []),
