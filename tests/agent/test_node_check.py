@@ -223,18 +223,6 @@ def test_torch_is_read_and_not_imported(tmp_path: Path) -> None:
     assert (found["torch"], found["cuda"]) == ("2.13.0+cu128", "12.8") and "hip" not in found
 
 
-def test_an_interpreter_that_leaves_a_process_behind_answers(tmp_path: Path) -> None:
-    """A wrapper's daemon holds standard output open; how long it goes on is not the interpreter's time."""
-    script = f'#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/pid\nexec {sys.executable} "$@"\n'
-    wrapper = put(tmp_path, "python", script)
-    try:
-        answer = asked(str(wrapper), "/", {"PATH": os.environ["PATH"]}, seconds=60.0)
-        assert answer["version"] == ".".join(map(str, sys.version_info[:3]))
-        assert Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
-    finally:
-        os.kill(int((tmp_path / "pid").read_text()), 9)
-
-
 def test_of_a_command_without_end_a_part_is_kept() -> None:
     ended = run_command(["sh", "-c", "echo why >&2; exec yes"], 0.5, 1000)
     assert (ended.code, ended.out, ended.err) == (None, "y\n" * 500, "why\n")
