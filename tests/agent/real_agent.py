@@ -32,7 +32,6 @@ class RealAgent:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None and process.stdout is not None
-        self._process = process
         self._in = process.stdin
         self._out = process.stdout.fileno()
         self._decoder = Decoder()

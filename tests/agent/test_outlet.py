@@ -89,7 +89,7 @@ def test_a_busy_machine_whose_word_comes_late_in_any_case_gets_more_ahead(pair):
 
 
 @pytest.mark.parametrize("a_second", [300_000, 1_000_000])
-def test_on_a_slow_line_no_more_is_on_its_way_however_long_it_lasts(tmp_path, a_second):
+def test_on_a_slow_line_no_more_is_on_its_way_however_long_it_lasts(a_second):
     """What takes longer the more there is of it is the output's own doing: also after it was found anew many times."""
     link = Link(socket.socketpair()[0])
     now, most = 0.0, 0

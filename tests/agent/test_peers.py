@@ -81,7 +81,7 @@ def test_a_foreign_program_answers(doors: tuple[int, int]) -> None:
     assert (found["ok"], found["error"]) == (False, "foreign")
 
 
-def test_a_program_that_leaves_within_the_token_is_a_foreign_one(doors: tuple[int, int]) -> None:
+def test_a_program_that_leaves_within_the_token_is_a_foreign_one() -> None:
     with answering(lambda client: client.sendall(TOKEN[:1].encode())) as port:
         order = ProbeOrder(("127.0.0.1",), port, TOKEN, 2.0)
         assert [result.error for result in probe(order).results] == ["foreign"]

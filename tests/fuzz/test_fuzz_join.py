@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import os
 import random
 import socket
 import struct
@@ -30,7 +29,6 @@ from allranks.runs.questions import socket_name
 
 pytestmark = pytest.mark.fuzz
 SECRET = b"0123456789abcdef0123"
-RUN = f"run-{os.getpid()}"
 Message = dict[str, Any]
 
 
