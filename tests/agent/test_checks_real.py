@@ -51,10 +51,10 @@ def look(check: str, workdir: Path, command: tuple[str, ...] = ("train.py",), **
     return checks.collect_checks([check], NodeHost(asked, asked["environ"], basic))[check]
 
 
-def said(check: str, *found: Any, request: dict[str, Any] | None = None, **more: Any) -> list[str]:
+def said(check: str, *found: Any) -> list[str]:
     """The messages about nodes h0, h1, … that found this."""
-    nodes = {f"h{i}": {check: one, "workdir": {"exists": True, "path": "/w"}, **more} for i, one in enumerate(found)}
-    return [f.message for f in judge(request or {}, nodes, [built_in()[check]])]
+    nodes = {f"h{i}": {check: one, "workdir": {"exists": True, "path": "/w"}} for i, one in enumerate(found)}
+    return [f.message for f in judge({}, nodes, [built_in()[check]])]
 
 
 def git(where: Path, *words: str) -> str:
@@ -186,12 +186,6 @@ def test_data_does_not_use_up_the_walk(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(code_tree, "PROGRAM", code_tree.PROGRAM.replace("200000", "3"))
     plant(tmp_path, data__1_jpg="", data__2_jpg="", data__3_jpg="", src__net_py="1", train_py="2")
     assert look("code_tree", tmp_path)["files"].keys() == {"train.py", "src/net.py"}
-
-
-def test_a_module_of_the_working_directory_is_not_taken_for_a_part_of_python(tmp_path: Path) -> None:
-    plant(tmp_path, json_py="raise SystemExit(3)", hashlib_py="raise SystemExit(3)", train_py="")
-    assert look("code_tree", tmp_path)["count"] == 3
-    assert isinstance(look("packages", tmp_path), dict)
 
 
 def hold(tmp_path: Path, sizes: dict[str, int]) -> Path:
