@@ -45,10 +45,6 @@ def runs(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-def rows(out: str) -> list[list[str]]:
-    return [line.split(maxsplit=4) for line in out.splitlines()]
-
-
 def test_a_line_a_run_the_newest_first_and_json_has_the_same_as_figures(runs: Path, shell: Shell) -> None:
     ended = make(runs, "old", 7300, exit_code=1)
     active = make(runs, "new", 65)
@@ -70,7 +66,7 @@ def test_runs_that_are_over_are_few_and_those_that_go_on_are_all_there(runs: Pat
     for number in range(4):
         make(runs, f"ended{number}", 5000 - number, exit_code=0)
     out = shell("ps", "-n", "1").out
-    assert [line[0] for line in rows(out)[1:3]] == [next(runs.glob("ended3-*")).name, active.name]
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == [next(runs.glob("ended3-*")).name, active.name]
     assert out.splitlines()[-1] == "… and 3 older runs: allranks ps -n 5"
 
 

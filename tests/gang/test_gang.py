@@ -1166,7 +1166,6 @@ def test_what_stands_in_no_row_changes_nothing(state: State) -> None:
 
 NODES = st.sampled_from(["h0", "h1", "h2", "h3"])  # h3 stands by at first
 RANKS = st.integers(0, 3)
-CODES = st.sampled_from(["code=0", "code=0", "code=1", "signal=9"])
 
 
 class AnyOrder(RuleBasedStateMachine):

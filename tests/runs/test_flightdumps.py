@@ -192,13 +192,6 @@ class Command:
         return os.system, ("echo pickled",)
 
 
-def nested(depth: int) -> Any:
-    value: Any = []
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
 def test_no_pickle_makes_anything_but_plain_values(protocol: int) -> None:
     for value in (Command(), datetime.date.today(), {1, 2}, Path("/")):
