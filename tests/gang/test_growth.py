@@ -79,15 +79,8 @@ def test_the_gang_decides_about_many_nodes_as_about_few() -> None:
 def calls_of_a_good_end(nodes: int) -> dict[str, int]:
     drive = Drive(count=nodes, nproc=2)
     drive.compares = False
-    for name in (f"h{index}" for index in range(nodes)):
-        drive.hello(name)
-        drive.facts(name)
-    drive.listening()
-    for index in range(nodes):
-        drive.probed(f"h{index}")
+    drive.running()
     ranks = [str(rank) for rank in range(2 * nodes)]
-    for rank in ranks:
-        drive.started(rank)
     calls = {"exits": calls_of(lambda: [drive.exit(rank, "code=0") for rank in ranks[:-1]])}
     drive.exit(ranks[-1], "code=0")
     assert drive.roster.state.value == "ending"

@@ -12,6 +12,7 @@ import pytest
 from tests import forked
 from tests.cli.test_reading import make, write_logs
 from tests.hosts.waiting import BOUND
+from tests.report.test_screen import Terminal
 
 from allranks.cli import orphans, streams
 from allranks.protocol.processes import SweptProcess
@@ -27,11 +28,6 @@ STEERS = re.compile("\x1b(?!\\[[0-9;]*m)|[\x00-\x08\x0b-\x0c\x0e-\x1a\x1c-\x1f\x
 ELSEWHERE = (
     "agent/", "fabric/", "early.py", "gang/agent_archive.py", "preflight/checks/", "program.py",
 )  # fmt: skip
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_stream_of_ours_takes_no_escape_but_its_own() -> None:

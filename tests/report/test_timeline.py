@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.campaign import examples
-from tests.run_directories import T, events
+from tests.run_directories import T, event, events
 
 from allranks.findings import Where
 from allranks.protocol.run_facts import Fact, NodeReplaced, Stamped, read_line
@@ -57,10 +57,6 @@ def test_nodes_and_ranks_of_a_run_that_fails() -> None:
     assert [(m.text, round(m.t - T, 2)) for m in line.moments] == [
         ("master reached", 1.1), ("all initialised", 2.0), ("first step", 3.0), ("attempt 0 failed", 10.0),
     ]  # fmt: skip
-
-
-def event(t: float, kind: str, **more: Any) -> dict[str, Any]:
-    return {"t": T + t, "event": kind, **more}
 
 
 def test_every_node_that_gave_its_place_is_a_moment_of_the_run() -> None:
