@@ -780,14 +780,6 @@ def test_during_the_start(script: str) -> None:
     play(script, Drive().gathered().proved())
 
 
-def test_words_of_another_attempt_are_ignored() -> None:
-    drive = Drive().gathered().proved()
-    assert drive.feed(StartedMessage(0, 55, 7), "h0") == []
-    assert drive.feed(ExitMessage(0, 7, code=1, signal=None, expected=False), "h0") == []
-    assert drive.feed(StartedMessage(99, 55, 0), "h0") == []
-    assert drive.roster.ranks()[0].pid is None
-
-
 # -- the init timeout --------------------------------------------------------------------------------
 
 TIMEOUT = {
@@ -950,13 +942,6 @@ def test_adopt_goes_on() -> None:
     """,
         drive,
     )
-
-
-def test_adopt_and_stop_at_once() -> None:
-    drive = adopted(**ALL)
-    drive.stop("30", "stop")
-    assert [words[-1] for words in heard(drive)] == ["end>h0", "end>h1", "end>h2"]
-    drive.through_the_end()
 
 
 def test_a_stop_that_was_asked_before_the_takeover_holds() -> None:
@@ -1129,13 +1114,6 @@ def test_one_process_a_node(launcher: str) -> None:
     assert drive.exit("2", "code=0")[:3] == ["rank-exit", "finding", "ending"]
 
 
-def test_reports_of_all_ranks_under_torchrun() -> None:
-    drive = Drive(count=2, nproc=2, launcher="torchrun").running()
-    for rank in "012":
-        drive.initialised(rank)
-    assert drive.initialised("3") == ["rank-initialised", "all-initialised"]
-
-
 # -- the table ---------------------------------------------------------------------------------------
 
 
@@ -1143,23 +1121,6 @@ def test_every_state_has_a_row_and_hears_stop_or_is_over() -> None:
     table = Drive().gang.table
     assert set(table) == set(State)
     assert all(StopAsked in table[s] for s in State if s is not State.OVER)
-
-
-@pytest.mark.parametrize("state", list(State))
-def test_what_stands_in_no_row_changes_nothing(state: State) -> None:
-    """It is noted while the gang starts and runs; later it comes late."""
-    drive = Drive()
-    drive.roster.state = state
-    drive.compares = False
-    said: list[Event] = [
-        FactsMessage({}), ListeningMessage(PORT), ProbedMessage(), StartedMessage(0, 1, 0),
-        ReportMessage("initialised", 0), ExitMessage(0, 0, code=0), EndedMessage(0), DrainedMessage(0),
-    ]  # fmt: skip
-    noted = [] if state in (State.ENDING, State.OVER) else ["note"]
-    for fact in said:
-        if type(fact) not in drive.gang.table[state]:
-            assert drive.feed(fact, "h0") == noted
-            assert drive.roster.state is state
 
 
 # -- any order at all --------------------------------------------------------------------------------
