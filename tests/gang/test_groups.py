@@ -174,13 +174,6 @@ def test_what_may_be_no_more_than_a_preparation_is_a_warning(joins: bool) -> Non
     assert statuses(drive)[1:] == ([] if joins else [("nodes-train-apart", "fail")])
 
 
-def test_nodes_that_trained_apart_for_a_moment_never_end_with_0() -> None:
-    drive = apart()
-    for rank in range(2):
-        drive.exit(str(rank), "code=0")
-    assert statuses(drive) == [("nodes-train-apart", "fail")]
-
-
 def test_a_world_of_the_programs_own_processes_is_mended_in_the_program() -> None:
     drive = Drive(count=2, nproc=1).running()
     for node in ("h0", "h1"):

@@ -49,14 +49,6 @@ class Hang(Drive):
         return self.quiet(0.2)
 
 
-def test_the_first_look_comes_with_the_limit() -> None:
-    drive = Hang()
-    assert drive.quiet(59) == []
-    asked = drive.quiet(1)
-    assert asked[0] == "hang-suspected" and sorted(asked[1:]) == [f"stacks>h{i}" for i in range(3)]
-    assert drive.last("stacks")["ranks"] == [2]
-
-
 def test_ranks_that_load_torch_are_no_hang() -> None:
     """The limit begins with the ranks, and a short one leaves time for the imports before init_process_group."""
     drive = Drive(hang_timeout=10.0).running()

@@ -105,13 +105,6 @@ def test_it_takes_the_place_of_a_lost_node() -> None:
     assert drive.roster.state is State.ENDING
 
 
-def test_the_master_moves() -> None:
-    drive = lost(ready(), "h0")
-    assert drive.retry(h0="h2")[-1] == "listen>h2"
-    assert drive.roster.master.name == "h2"
-    play("listening h2 | gate-listening probe>*", drive)
-
-
 def test_a_blamed_node_that_lives_is_replaced_too() -> None:
     drive = ready()
     drive.exit("1", "code=1")
@@ -285,13 +278,6 @@ def test_a_lost_node_that_stays_away_ends_the_attempt() -> None:
     drive.tick("1")
     play("unreachable h1 | finding ending end>h0\nended h0 | node-clean\ndrained h0 | OVER", drive)
     assert drive.roster.nodes["h1"].is_away
-
-
-def test_a_node_that_cannot_be_reached_anew_ends_it() -> None:
-    drive = lost(ready(spares=0, node_wait=0.0), "h1")
-    drive.retry(h1="h1")
-    play("unreachable h1 | finding ending end>h0\nended h0 | node-clean\ndrained h0 | OVER", drive)
-    assert drive.roster.unusable_nodes == ("h1",) and not [r for r in drive.roster.ranks() if r.pid is not None]
 
 
 def test_a_node_that_comes_back_smaller_is_refused() -> None:
