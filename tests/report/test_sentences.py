@@ -93,12 +93,6 @@ def test_output_without_room_is_told_once_a_source_and_is_not_said_to_be_in_the_
     assert "lines not shown here" in stream.getvalue() and "all are in the logs" not in stream.getvalue()
 
 
-def test_pieces_make_lines_and_the_rest_comes_at_the_end():
-    folder = fold(("h1", 0, b"li", 0.0), ("h1", 0, b"ne\nunfin", 0.0), fold=False)
-    assert folder.lines(0.0) == ["[h1 0] line"]
-    assert folder.rest(0.0) == ["[h1 0] unfin"]
-
-
 def test_too_many_lines_are_counted():
     folder = fold(("h1", 0, b"".join(b"%d\n" % i for i in range(5000)), 0.0), fold=False)
     lines = folder.lines(0.0)

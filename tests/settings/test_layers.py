@@ -19,10 +19,6 @@ def run(options: Layer = None, environ: Layer = None, config: Layer = None, **mo
     return resolve(options or {}, environ or {}, config or {}, config_source="allranks.toml", **more)
 
 
-def test_nothing_given_is_the_defaults() -> None:
-    assert run() == Resolved(RunSpec(), (), None)
-
-
 FIELDS = sorted(name for name, _ in RunSpec().values() if name != "pg_timeout_forced")
 
 

@@ -8,8 +8,6 @@ import pytest
 from tests.shell import Shell
 
 from allranks.report.redact import Redactor
-from allranks.settings import RunSpec
-from allranks.settings.document import to_document
 from allranks.settings.secrets import REDACTED, redact_argv, redact_text
 
 SECRET = "0123456789abcdef0123456789abcdef01234567"  # as a key of wandb: no form of its own
@@ -77,15 +75,6 @@ def test_a_prelude_is_shown_without_its_secrets(name: str, hide: Callable[[str],
     shown = hide(prelude)
     assert SECRET not in shown
     assert shown.split()[0] == prelude.split()[0] and len(shown.splitlines()) == len(prelude.splitlines())
-
-
-@pytest.mark.parametrize("name", PRELUDES)
-def test_run_json_has_no_secret_of_a_prelude_or_a_wrap(name: str) -> None:
-    text = PRELUDES[name].replace("{}", SECRET)
-    document = to_document(RunSpec.of(command=(*PROGRAM, *SHELL), prelude=text, wrap=text))
-    assert SECRET not in json.dumps(document)
-    again = redact_text(document["prelude"])
-    assert again == document["prelude"]
 
 
 def test_what_is_no_secret_stays() -> None:
