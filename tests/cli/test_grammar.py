@@ -31,18 +31,13 @@ NOW: list[Any] = [
 LATER: list[list[str]] = [
     ["train.py", "a", "--name", "x", "--debug", "b", "--retries=2", "--env", "A=1", "--nodes", "3", "--epochs", "3"],
     ["train.py", "--json", "--dry-run", "--no-such", "-x", "-1"],
-    ["train.py", "--local", "9"],
-    ["train.py", "--hosts", "nosuch"],
-    ["train.py", "--config", "x.toml"],
     ["train.py", "-h"],
     ["train.py", "--help"],
     ["train.py", "--version"],
     ["train.py", "--", "--name", "x"],
     ["-m", "pkg.train"],
     ["-m", "pkg.train", "-m", "x", "--json", "--lr", "3", "--name", "x"],
-    ["./prog", "--name", "x"],
     ["bash", "-c", "echo --name"],
-    ["prog", "--retries", "3", "--sync"],
 ]
 
 

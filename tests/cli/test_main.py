@@ -31,12 +31,9 @@ def test_version_and_usage(tmp_path):
     ("words", "said"),
     [
         (["run", "--local", "2"], "the training command is missing"),
-        (["run", "--local", "two", "--", "x.py"], "local"),
         (["run", "--lr", "3", "train.py"], "hint: allranks run --help-all"),
         (["run", "--hosts", "h1:8", "--", "x.py"], "slots=8"),
         (["run", "--hosts", "-oProxyCommand=x", "--", "x.py"], "--hosts"),
-        (["run", "--local", "1", "--lease", "soon", "--", "x.py"], "--lease"),
-        (["run", "--local", "1", "--launcher", "mpirun", "--", "x.py"], "launcher"),
         (["status", "nothing"], "no run 'nothing'"),
         (["run", "--hosts", "h1,h2"], "hint: allranks run --hosts h1,h2 train.py"),
         (["run", "--slurm"], "hint: allranks run --slurm train.py"),
