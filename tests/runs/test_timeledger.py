@@ -190,18 +190,6 @@ def test_a_standstill_that_passes_by_is_none_of_the_useful_time() -> None:
     story.is_over()
 
 
-def test_a_lost_node_is_a_hang_until_it_is_noticed_and_a_lost_spare_is_nothing() -> None:
-    story = Story.under_way()
-    story.notes(NodeLost(story.t), 4.0, "spare")
-    story.steps(0, 20, 1.0)
-    story.passes("after_last_step", 0.5)  # an interrupted step: the node was heard until then
-    heard = story.t
-    story.passes("hang", 60.0)
-    story.notes(NodeLost(heard), node="h1")
-    story.fails(3.0, "finish")
-    story.is_over()
-
-
 def test_ranks_that_save_after_a_stop_still_compute() -> None:
     story = Story.under_way()
     stop: Stamped[Fact] = Stamped("", story.t + 4.5, 0, EndingBegun("ctrl-c"))
