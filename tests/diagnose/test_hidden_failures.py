@@ -23,6 +23,8 @@ ASIDES = [
         *(TRACEBACK + aside for aside in ASIDES[:1] + ASIDES[2:]),
         "run.sh: line 4: python: command not found\n",
         "/bin/sh: 1: python: not found\n",
+        "run.sh: line 7: RANK: unbound variable\n",
+        "step 1\nrun.sh: line 9: 4711 Killed                  python train.py\n",
         "/usr/bin/python3: No module named torch\n",
         "python3: can't open file '/w/trai.py': [Errno 2] No such file or directory\n",
         "usage: train.py [-h] [--lr LR]\ntrain.py: error: unrecognized arguments: --lrr\n",

@@ -40,6 +40,7 @@ NOT_ON_PATH = (
     "run `command -v {path}` on {nodes}. Where that finds nothing, install it there, activate its environment with "
     "--prelude, or name the interpreter that it lies beside with --python"
 )
+_OF_SHELL = re.compile(r"(?:^|\n)[^\s:]{1,300}: line \d{1,9}: [^\n]{1,1000}\s*$")  # bash: a fault, or a child killed
 NO_SCRIPT = re.compile(r"can't (?:open file|find '__main__' module in) '?([^'\n]+)'?(?:: \[Errno (\d+)\] ([^\n]+))?")
 # CPython: Lib/runpy.py, _get_module_details, through Modules/main.c: what `python -m` says before it runs a line.
 NO_MODULE = re.compile(
@@ -241,6 +242,8 @@ def refuses_arguments(tail: str) -> bool:
 def ends_as_failed(tail: str) -> bool:
     """Tell whether a log ends as that of a program that failed: by an exception, or because it was not there."""
     if NO_COMMAND.search(tail) or no_module(tail) or refuses_arguments(tail) or _root_cause(tail) is not None:
+        return True
+    if _OF_SHELL.search(tail):
         return True
     last = tail.rstrip().rpartition("\n")[2]
     raised = raised_in_log(tail)

@@ -90,7 +90,10 @@ def _rule(
 
 def _hidden(end: RankEnd) -> str:
     """Say that a script has hidden what failed, and how it would show it."""
-    return ". The script ended with code 0 all the same: `set -eo pipefail` at its top shows it" if end.hides else ""
+    if not end.hides:
+        return ""
+    why = "see its pipes, `&` and `|| true`, and begin it with `set -eo pipefail`"
+    return f". The script hid that and ended with code 0: {why}"
 
 
 def _out_of_host_memory(incident: Incident, end: RankEnd) -> str:
