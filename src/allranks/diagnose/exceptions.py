@@ -169,7 +169,7 @@ _PREFIX = re.compile(r"^(\[\w+\]:?|\[[^\]\n]{1,40} \d+\]|\d+:) ?", re.MULTILINE)
 AFTER = 5  # lines that may follow a traceback at the end of a log
 # What the interpreter, logging and asyncio print of exceptions that end nothing.
 _ASIDE = re.compile(
-    r"^(?:Exception ignored in|--- Logging error|(?:Task|Future) exception was never)[^\n]{0,300}\n"
+    r"^(?:Exception ignored|Error in atexit|--- Logging error|(?:Task|Future) exception was never)[^\n]{0,300}\n"
     r"(?:future: [^\n]{0,500}\n)?(?=Traceback)",
     re.MULTILINE,
 )

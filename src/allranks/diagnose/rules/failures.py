@@ -19,7 +19,7 @@ from allranks.findings import Where
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.foreign import ErrorDetails
 
-from ..exceptions import ExceptionLink, Raised, carries_worker, raised_in_log
+from ..exceptions import AFTER, ExceptionLink, Raised, carries_worker, raised_in_log
 from ..incident import Incident, RankEnd
 from ..logs.ends import End, ends
 from ..logs.lines import read_line
@@ -40,7 +40,12 @@ NOT_ON_PATH = (
     "run `command -v {path}` on {nodes}. Where that finds nothing, install it there, activate its environment with "
     "--prelude, or name the interpreter that it lies beside with --python"
 )
-_OF_SHELL = re.compile(r"(?:^|\n)[^\s:]{1,300}: line \d{1,9}: [^\n]{1,1000}\s*$")  # bash: a fault, or a child killed
+# What bash and dash say of a line of a script, or of a child that was killed, and env(1) of a program.
+_OF_SHELL = re.compile(
+    r"[^\s:]{1,300}: line \d{1,9}: |[^\s:]{1,300}: (?:\d{1,9}: )?[^\n:]{1,300}: (?:command )?not found$"
+    r"|env: [^\n]{1,300}: No such file or directory$"
+)
+_REFUSAL = re.compile(r"[^\s:][^\n:]{0,200}: error: ")
 NO_SCRIPT = re.compile(r"can't (?:open file|find '__main__' module in) '?([^'\n]+)'?(?:: \[Errno (\d+)\] ([^\n]+))?")
 # CPython: Lib/runpy.py, _get_module_details, through Modules/main.c: what `python -m` says before it runs a line.
 NO_MODULE = re.compile(
@@ -227,7 +232,7 @@ def _from_code(end: RankEnd) -> Failure:
     if peer is not None:
         return Failure(end, FailureRole.CONSEQUENCE, "exited", peer, peer=peer)
     failure = Failure(end, FailureRole.ROOT, "exited", f"code {end.fact.code}")
-    is_refusal = (end.hides or end.fact.code == 2) and refuses_arguments(end.tail)
+    is_refusal = end.fact.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE) and "error: " in end.tail
     is_start = end.hides or end.fact.code in NOT_STARTED or LOST_ENVIRONMENT.find(end.tail) is not None
     if is_refusal or is_start or no_module(end.tail) is not None:
         return failure
@@ -235,19 +240,19 @@ def _from_code(end: RankEnd) -> Failure:
 
 
 def refuses_arguments(tail: str) -> bool:
-    """Tell whether a log ends as argparse and those like it refuse a command line."""
-    return re.search(r"^usage: ", tail, re.MULTILINE) is not None and "error: " in _last_lines(tail, 10)
+    """Tell whether a log ends as argparse, and what is like it, refuses a command line."""
+    return re.search(r"^usage: ", tail, re.MULTILINE) is not None and _REFUSAL.match(_last_lines(tail, 1)) is not None
 
 
 def ends_as_failed(tail: str) -> bool:
     """Tell whether a log ends as that of a program that failed: by an exception, or because it was not there."""
-    if NO_COMMAND.search(tail) or no_module(tail) or refuses_arguments(tail) or _root_cause(tail) is not None:
+    last = _last_lines(tail.rstrip(), 1)
+    if _OF_SHELL.match(last) or NO_SCRIPT.search(last) or no_module(tail) or refuses_arguments(tail):
         return True
-    if _OF_SHELL.search(tail):
+    if names_ranks(tail) and "=====" in _last_lines(tail.rstrip(), AFTER + 1):
         return True
-    last = tail.rstrip().rpartition("\n")[2]
     raised = raised_in_log(tail)
-    return NO_SCRIPT.search(last) is not None or (raised is not None and not raised.thread)
+    return raised is not None and not raised.thread
 
 
 def alike(link: ExceptionLink) -> str:
