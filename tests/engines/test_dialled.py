@@ -19,14 +19,16 @@ from tests.hosts.waiting import BOUND, wait_until
 from allranks.agent.dial import Tries
 from allranks.agent.tls import Encryption
 from allranks.cluster import Node
-from allranks.engines.dialled import ANY, LOOPBACK, DialledTransport, Listener, Refuse
+from allranks.engines.dialled import ANY, LOOPBACK, Listener, Refuse
 from allranks.engines.joined import JoinedTransport
+from allranks.engines.slurm.step import StepTransport
 from allranks.errors import UsageError
 from allranks.gang.transport import NodeHungUp
 from allranks.protocol.codec import encode
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader
 from allranks.protocol.secure import HELLO, Handshake
+from allranks.settings import RunSpec
 from allranks.settings.runspec import Launch
 
 SECRET = b"0123456789abcdef0123"
@@ -319,13 +321,14 @@ def test_a_port_that_is_taken_is_named_with_the_reason():
             Listener(2, SECRET, Meeting.admit, lambda text: None).start(LOOPBACK, port)
 
 
-@pytest.mark.parametrize("kind", [DialledTransport, JoinedTransport])
-def test_a_node_that_does_not_come_back_is_a_verdict_with_a_cause(meeting, kind):
+def test_a_node_that_does_not_come_back_is_a_verdict_with_a_cause(meeting):
     """The verdict of a retry for which it did not come was "unknown"."""
-    transport = kind({"h2": partial(meeting.listener.connect, 1)}, Launch())
+    transport = JoinedTransport({"h2": partial(meeting.listener.connect, 1)}, Launch())
     node = Node(1, "h2", "127.0.0.1")
     assert transport.silence(node, 12.0).id == "node-network-down"
     assert transport.failure(node, b"", "", None).id == "agent-killed"
+    of_slurm = StepTransport([], RunSpec()).failure(node, b"", "reset by peer", None)
+    assert of_slurm.id == "agent-killed" and of_slurm.message.endswith("Slurm's step has ended: reset by peer")
 
 
 def test_a_node_gets_in_while_its_own_address_floods_the_port(meeting, caplog):

@@ -115,8 +115,6 @@ def fold(
     pids = {start.fact.rank: start.fact.pid for start in of_kind(of_attempt, StartedMessage) if start.fact.pid}
     kept = {one.node: one.fact for one in of_kind(so_far, NodeFactsKept)}
     ranks = _ranks(of_attempt, nodes, one_process)
-    if hang is not None and not set(hang.fact.hang.culprits).issubset(itertools.chain(*ranks.values())):
-        ranks = _ranks(of_attempt, nodes, False)  # a script has started those of the plan
     last_left = {leaving.fact.rank: leaving for leaving in of_kind(of_attempt, RankLeaving)}
     last_joined = {s.fact.rank: s for s in of_attempt if isinstance(s.fact, (RankEntered, RankDeparted))}
     departed = {one.fact.rank: one for one in of_kind(last_joined.values(), RankDeparted)}
@@ -179,18 +177,22 @@ def own_addresses(by_node: Mapping[str, Iterable[str]]) -> dict[str, str]:
 
 
 def _ranks(of_attempt: Sequence[Stamped[Fact]], nodes: Sequence[str], one_process: bool) -> dict[str, tuple[int, ...]]:
-    """Give the plan's ranks by node; where `one_process` stands for all of a node, its first, once it is started."""
+    """Give the plan's ranks by node; where `one_process` stands for all of a node, its first, once it is started.
+
+    All of them where a hang names another: a script has started those of the plan."""
     plan = newest(of_kind(of_attempt, PlanMade))
     if plan is None:
         return dict.fromkeys(nodes, ())
-    is_one = one_process and any(of_kind(of_attempt, GateProved))
     by_node = {}
     first = 0
     for node, count in plan.fact.ranks.items():
-        ranks = tuple(range(first, first + count))
-        by_node[node] = ranks[:1] if is_one else ranks
+        by_node[node] = tuple(range(first, first + count))
         first += count
-    return by_node
+    alone = {node: ranks[:1] for node, ranks in by_node.items()}
+    hang = newest(of_kind(of_attempt, HangConcluded))
+    is_named = hang is not None and not set(hang.fact.hang.culprits).issubset(itertools.chain(*alone.values()))
+    is_one = one_process and any(of_kind(of_attempt, GateProved)) and not is_named
+    return alone if is_one else by_node
 
 
 def _exit(end: Stamped[ExitMessage], pids: Mapping[int, int]) -> RankEnd:
