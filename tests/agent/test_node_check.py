@@ -178,6 +178,9 @@ def test_rule_of_the_interpreter(tmp_path: Path) -> None:
     assert chosen(["x.py"], **own, **lost) == ("own/bin/python", "the environment of allranks")
     assert chosen(["x.py"], virtual_env=None, conda_prefix=None) == ("bin/python3", "python3 on PATH")
     assert chosen(["python3.9", "x.py"]) == ("None", "the command")
+    assert chosen(["python3", "x.py"]) == ("bin/python3", "the command")
+    assert chosen(["python", "x.py"]) == ("venv/bin/python", "VIRTUAL_ENV")
+    assert chosen(["python", "x.py"], virtual_env=None, conda_prefix=None) == ("None", "the command")
 
 
 @pytest.mark.parametrize("python", [sys.executable, OLDEST])

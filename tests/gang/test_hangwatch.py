@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.diagnose.hangs.test_attribute import at, in_collective
 from tests.diagnose.hangs.test_recorder import recorder
 from tests.gang.test_gang import Drive
@@ -9,6 +10,7 @@ from tests.gang.test_gang import Drive
 from allranks.gang.hangwatch import ENDED_GRACE, GAP, PATIENCE, STARTING
 from allranks.gang.states import Quiet, State
 from allranks.protocol.messages import CountersMessage, StacksMessage
+from allranks.protocol.samples import NO_PY_SPY
 
 WAITS = {"text": in_collective(), "state": "S", "cpu": 1.0}
 LOADS = {"text": at(41), "state": "S", "cpu": 1.0, "wchan": "hrtimer_nanosleep"}
@@ -145,6 +147,21 @@ def test_ranks_that_wait_for_processes_of_their_own_are_not_said_to_be_busy() ->
     assert "processes that it has started" in message and "py-spy dump --subprocesses --pid" in message
     assert drive.looked(h0=waits, h1=LOADS, h2=waits) == ["note"]
     assert "it may be busy" in drive.said("note")[-1]["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (f"could not look: {NO_PY_SPY}, and the program has no dump handler", "`pip install py-spy`"),
+        ("could not look: py-spy: Permission denied", "taken: could not look: py-spy: Permission denied"),
+    ],
+)
+def test_stacks_that_could_not_be_taken_are_not_ranks_at_work(error: str, words: str) -> None:
+    drive = Hang()
+    blind = {"error": error, "state": "S", "cpu": 1.0}
+    assert drive.looked(h0=blind, h1=blind, h2=blind) == ["note"]
+    message = drive.said("note")[-1]["message"]
+    assert message.startswith("no stack of a rank could be taken: ") and words in message
 
 
 def test_a_rank_that_ended_with_0_shortens_the_wait() -> None:

@@ -363,16 +363,23 @@ def choose_interpreter(
     order: SetupOrder, program: Words, workdir: str, environ: Mapping[str, str]
 ) -> Tuple[Optional[str], str]:
     """Path (None: absent) and which rule chose it: --python, the command's first word, an environment of
-    OF_ENVIRONMENT where it is on this node too, python3 on the PATH after the prelude."""
-    for word, how in ((order.python, "--python"), (program.python or order.launcher_python, "the command")):
-        if word:
-            return lookup(word, workdir, environ), "%s: %s" % (how, word)
+    OF_ENVIRONMENT where it is on this node too, python3 on the PATH after the prelude.
+
+    A bare `python` of the command that is on no PATH here is meant as the caller's shell has it: by its environment."""
+    if order.python:
+        return lookup(order.python, workdir, environ), "--python: %s" % order.python
+    word = program.python or order.launcher_python
+    named = lookup(word, workdir, environ) if word else None
+    if named is not None or word not in (None, "", "python", "python3"):
+        return named, "the command: %s" % word
     prefixes = order.environments
     for how, prefix in zip(OF_ENVIRONMENT, prefixes):  # noqa: B905 (Python 3.8)
         if prefix:
             path = lookup(os.path.join(prefix, "bin", "python"), workdir, environ)
             if path is not None:
                 return path, "%s: %s" % (how, prefix)
+    if word:
+        return None, "the command: %s" % word
     return lookup("python3", workdir, environ), "python3 on PATH"
 
 

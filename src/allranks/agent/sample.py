@@ -18,7 +18,7 @@ from allranks.protocol.frames import MAX_JSON
 from allranks.protocol.jsontext import JsonObject, write_json
 from allranks.protocol.messages import StacksMessage
 from allranks.protocol.node_names import NodeFiles
-from allranks.protocol.samples import StackSample
+from allranks.protocol.samples import NO_PY_SPY, StackSample
 
 from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest
 from .bounded_commands import run_command
@@ -104,7 +104,7 @@ def py_spy(pid: int, native: bool, seconds: float) -> StackSample:
     With `native` frames it has to stop the process for some milliseconds; without it does not."""
     tool = _py_spy_tool(pid)
     if tool is None:
-        return StackSample(error="py-spy is not installed here")
+        return StackSample(error=NO_PY_SPY)
     how = "--native" if native else "--nonblocking"
     try:
         ended = run_command([tool, "dump", how, "--full-filenames", "--pid", str(pid)], seconds, STACK_LIMIT)

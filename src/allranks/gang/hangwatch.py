@@ -24,7 +24,7 @@ from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import CountersMessage, StacksMessage
 from allranks.protocol.orders import CountersOrder, StacksOrder
 from allranks.protocol.run_facts import HangConcluded, HangNoted, HangSuspected, PlainNote, RoleLooked, Stamped
-from allranks.protocol.samples import StackSample
+from allranks.protocol.samples import NO_PY_SPY, StackSample
 from allranks.text import one_line, with_reason
 
 from .ending import Ending
@@ -330,7 +330,10 @@ class HangWatch:
 
     def _unseen(self, first: Doing) -> str:
         """Say that nothing is known of what the ranks do."""
-        note = with_reason("no stack of a rank could be taken", one_line(first.why, 200))
+        if NO_PY_SPY in first.why:
+            note = "no stack of a rank could be taken: `pip install py-spy` in the training's environment shows them"
+        else:
+            note = with_reason("no stack of a rank could be taken", one_line(first.why, 200))
         if self.roster.spec.launch.launcher == "command":
             note += ". --nproc says how many ranks the script starts on each node"
         return note

@@ -8,6 +8,8 @@ from .codec import Annotated, at_most, omit_empty, omit_none
 from .jsontext import Json, JsonObject
 from .records import NamedTuple
 
+NO_PY_SPY = "py-spy is not installed here"  # why a sample has no stack
+
 
 def is_loopback(address: str) -> bool:
     """Tell whether an address, with a port or without, is of the machine itself."""
