@@ -122,10 +122,19 @@ def test_a_script_that_leaves_its_training_in_the_background(seconds: float, on_
 
 def test_what_a_script_leaves_beside_the_world_of_the_run_is_ended_without_a_word() -> None:
     drive = Drive(count=2, nproc=1, launcher="command").running()
-    world(drive, "h0", here=1, size=2)
+    world(drive, "h0", here=1, size=2, lives=False)
     for rank in ("0", "1"):
         left(drive, rank, "python monitor.py")
     assert drive.roster.findings == []
+
+
+def test_a_training_that_lives_on_when_its_script_ends_is_no_success() -> None:
+    drive = Drive(count=2, nproc=1, launcher="command").running()
+    world(drive, "h0", here=1, size=2)
+    drive.now += 60.0
+    for rank in ("0", "1"):
+        left(drive, rank, "python train.py")
+    assert statuses(drive) == [("rank-exited-early", "fail")]
 
 
 def world(drive: Drive, node: str, here: int = 2, size: int = 2, lives: bool = True, is_all: bool = True) -> None:

@@ -27,6 +27,26 @@ TORCHRUN = (
 )
 
 
+LEFT = """import os, pathlib, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+pathlib.Path("joined_" + os.environ["RANK"]).touch()
+time.sleep(600)
+"""
+
+
+def test_a_script_that_ends_before_its_training(tmp_path: Path) -> None:
+    """The training ends with the script: that is no success, however late it comes."""
+    (tmp_path / "train.py").write_text(LEFT)
+    wait = "until [ -e joined_$RANK ]; do sleep 0.1; done; sleep 3"  # the agent looks once a second
+    (tmp_path / "run.sh").write_text(f"{sys.executable} train.py &\n{wait}\n")
+    done = forked.call(["run", "--local", "2", "--nproc", "1", "--json", "bash", "run.sh"], cwd=tmp_path)
+    verdict = json.loads(done.stdout)["verdict"]
+    assert (done.returncode, verdict["cause"]) == (1, "rank-exited-early"), verdict
+    assert "train.py` in the background, which was ended with it" in verdict["message"]
+
+
 RAISES = """import torch
 import torch.distributed as dist
 dist.init_process_group("gloo")

@@ -141,6 +141,8 @@ class RankAttempt:
         code = os.WEXITSTATUS(status)
         if code == 0 and not self.ending and rank in self.ranks:
             message = message._replace(background=left_running(rank, self._node.directory))
+        if message.background:
+            self.worlds.look_now()  # whether a world of theirs lives on
         return message._replace(code=code)
 
     def launched_rank_ended(self, rank: int, status: int) -> None:

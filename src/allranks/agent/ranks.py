@@ -151,7 +151,8 @@ class Ranks:
         self._forking = Forking(node, self._own)
         self._saving = SaveForwarding(node.directory, node.tell)
         self._most_moved = 0  # bytes out of one pipe, in this turn of the loop
-        self._exit_watcher = ExitWatcher(node.selector, NodeFiles(node.directory).reports)
+        self._files = NodeFiles(node.directory)
+        self._exit_watcher = ExitWatcher(node.selector, self._files.reports)
 
     # -- time ----------------------------------------------------------------------------------------
 
@@ -264,7 +265,8 @@ class Ranks:
         planned = {rank for owner in self.attempt.ranks.values() for rank in owner.ranks}
         for owner in owners:
             if below and planned.issuperset(below) and starts_others(owner.process.pid):
-                found.update({rank: process for rank, process in below.items() if rank in owner.ranks})
+                own = [rank for rank in owner.ranks if rank in below and not os.path.exists(self._files.asked(rank))]
+                found.update({rank: below[rank] for rank in own})  # else a runner in a container answers
         return found
 
     def sampled(self, ranks: Tuple[int, ...]) -> Dict[int, Process]:

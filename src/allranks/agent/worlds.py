@@ -71,8 +71,11 @@ class Worlds:
     def look(self, running: bool) -> None:
         """Once a second: read new processes, and tell what has changed."""
         self._looks += 1
-        if self._settled or not running or (self._looks > SLOWER_AFTER and self._looks % 10):
-            return
+        if not self._settled and running and (self._looks <= SLOWER_AFTER or self._looks % 10 == 0):
+            self.look_now()
+
+    def look_now(self) -> None:
+        """Read new processes, and tell what has changed."""
         living = {process.pid: process for process in descendants([os.getpid()])}
         present = {(process.pid, process.start) for process in living.values()}
         self._seen = {key: looks for key, looks in self._seen.items() if key in present}

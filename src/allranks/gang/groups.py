@@ -134,13 +134,16 @@ class ProcessGroups:
     def _refuse_background(self, now: float) -> list[Action]:
         """Shells that ended with 0 had left programs running, which end with them: the training, where that was soon.
 
-        Later it may be something that was to run beside the training."""
+        Later it may be something that was to run beside the training, unless a world lives on there."""
         roster = self.roster
         ends = [stamped for stamped in roster.exits if stamped.fact.background]
-        if not ends or roster.testing or self._is_one_world:
+        nodes = {end.node for end in ends}
+        lives_on = any(world.fact.lives for world in self._worlds.values() if world.node in nodes)
+        if not ends or roster.testing or (self._is_one_world and not lives_on):
             return []
         first = ends[0]
-        is_soon = len(ends) == len(roster.exits) and all(self._lived(end) < SOON for end in ends)
+        is_training = len(ends) == len(roster.exits) and all(self._lived(end) < SOON for end in ends)
+        is_training = is_training or lives_on
         message = (
             f"the command of rank {first.fact.rank} on {first.node} ended with code 0 and left"
             f" `{one_line(redact_text(first.fact.background[0]), 200)}` in the background, which was ended with it"
@@ -150,8 +153,8 @@ class ProcessGroups:
             " terminal and keeps the output"
         )
         where = Where(node=first.node, rank=first.fact.rank)
-        finding = Finding("rank-exited-early", "fail" if is_soon else "warn", message, remedy, where)
-        return [roster.add_finding(finding), *(self.ending.fail(now) if is_soon else ())]
+        finding = Finding("rank-exited-early", "fail" if is_training else "warn", message, remedy, where)
+        return [roster.add_finding(finding), *(self.ending.fail(now) if is_training else ())]
 
     def _lived(self, end: Stamped[ExitMessage]) -> float:
         started_t = self.roster.nodes[end.node].ranks[end.fact.rank].started_t
