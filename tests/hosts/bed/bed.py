@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.hosts.bed import network
-from tests.hosts.bed.commands import BedError, call
+from tests.hosts.bed.commands import BedError, call, in_netns
 from tests.hosts.bed.host import HostOptions
 from tests.hosts.bed.netfaults import NetworkFaults
 from tests.hosts.bed.sysfaults import SystemFaults
@@ -156,12 +156,22 @@ class Bed:
 
     def heal(self) -> None:
         """All hosts on, no faults, nothing running: between two tests."""
+        were_away = any(not host.is_on or host.has_network_fault for host in self.hosts)
         for host in self.hosts:
             host.clear_faults()
             host.power_on(wait=False)
             host.kill_all()
         for host in self.hosts:
             host.wait_listening()
+        if were_away:
+            self._forget_neighbours()
+
+    def _forget_neighbours(self) -> None:
+        """Who asked for the address of a host that was away is told `No route to host` seconds later, and with it
+        whoever has asked meanwhile (arp(7)): a login of the next test."""
+        call("ip", "neigh", "flush", "dev", self.slot.bridge, check=False)
+        for host in self.hosts:
+            in_netns(host.netns, "ip", "neigh", "flush", "dev", "eth0", check=False)
 
     def host(self, name: str) -> Host:
         for host in self.hosts:

@@ -150,6 +150,11 @@ class HostBase:
         self._faulty.touch()
 
     @property
+    def has_network_fault(self) -> bool:
+        """Whether a fault of its network was made, and not cleared."""
+        return self._faulty.exists()
+
+    @property
     def _faulty(self) -> Path:
         return self.dir / "network-faults"
 
