@@ -70,6 +70,9 @@ def dump(protocol: int, request: int, body: bytes, answer: int) -> Iterator[byte
                 offset += (length + 3) & ~3
 
 
+ESTABLISHED = 1  # a state of tcp_sockets (include/net/tcp_states.h)
+
+
 def tcp_sockets(family: int, states: int, extensions: int = 0) -> Iterator[bytes]:
     """Yield an inet_diag_msg of each TCP socket in some states (linux/inet_diag.h); raise OSError."""
     body = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, extensions, 0, states)  # inet_diag_req_v2

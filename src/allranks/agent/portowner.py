@@ -18,7 +18,7 @@ from allranks.protocol.processes import PortOwner
 from allranks.protocol.records import NamedTuple
 
 from .files import read_link
-from .netfacts import tcp_sockets
+from .netfacts import ESTABLISHED, tcp_sockets
 from .processes import (
     Process,
     all_pids,
@@ -31,13 +31,15 @@ from .processes import (
 )
 
 NODE_LOG = r"/allranks-\d+/([^/]+)/node_[^/]+/node\.log$"
-ESTABLISHED = 1
+ALL_STATES = 0xFFFFFFFF
 LISTEN = 10
 BOUND = (7, 13)  # asked for as TCP_BOUND_INACTIVE, answered as TCP_CLOSE
 SCAN_SECONDS = 1.0
 
 
 class _Socket(NamedTuple):
+    port: int
+    peer_port: int
     state: int
     uid: int
     inode: int
@@ -48,7 +50,7 @@ def who_holds(port: int) -> Optional[PortOwner]:
 
     Where the socket is seen but its process is not (another user's), the pid is absent. Takes about 1 s at most.
     """
-    sockets = _sockets(port)
+    sockets = [s for s in _sockets(ALL_STATES) if s.port == port]
     if not sockets:
         return None
     best = min(sockets, key=lambda s: (s.state != LISTEN, s.state not in BOUND, s.inode == 0))
@@ -76,32 +78,29 @@ def _run_of(process: Process) -> Tuple[Optional[str], Optional[bool]]:
     return None, None
 
 
-def _sockets(port: int) -> List[_Socket]:
+def connections_to(port: int) -> Set[str]:
+    """Name the sockets here that are connected to a port, as /proc/PID/fd does."""
+    return {_name(s.inode) for s in _sockets(1 << ESTABLISHED) if s.peer_port == port}
+
+
+def _sockets(states: int) -> List[_Socket]:
     """Take those that the kernel gives as inet_diag_msg (linux/inet_diag.h); it may refuse."""
     sockets: List[_Socket] = []
     for family in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError):
-            for answer in tcp_sockets(family, states=0xFFFFFFFF):
-                if struct.unpack_from(">H", answer, 4)[0] == port:
-                    uid, inode = struct.unpack_from("=II", answer, 64)
-                    sockets.append(_Socket(answer[1], uid, inode))
+            for answer in tcp_sockets(family, states):
+                port, peer_port = struct.unpack_from(">HH", answer, 4)
+                uid, inode = struct.unpack_from("=II", answer, 64)
+                sockets.append(_Socket(port, peer_port, answer[1], uid, inode))
     return sockets
 
 
-def connections_to(port: int) -> Set[str]:
-    """Name the sockets here that are connected to a port, as /proc/PID/fd does."""
-    names: Set[str] = set()
-    for family in (socket.AF_INET, socket.AF_INET6):
-        with suppress(OSError):
-            for answer in tcp_sockets(family, states=1 << ESTABLISHED):
-                if struct.unpack_from(">H", answer, 6)[0] == port:
-                    (inode,) = struct.unpack_from("=I", answer, 68)
-                    names.add("socket:[%d]" % inode)
-    return names
+def _name(inode: int) -> str:
+    return "socket:[%d]" % inode
 
 
 def _process_of(inodes: Set[int]) -> Optional[Process]:
-    wanted = {"socket:[%d]" % inode for inode in inodes}
+    wanted = set(map(_name, inodes))
     deadline = time.monotonic() + SCAN_SECONDS
     owners: List[Process] = []
     for process in read_processes(all_pids()):

@@ -263,8 +263,10 @@ class Ranks:
         found = {owner.rank: owner.process for owner in owners}
         below = self.attempt.worlds.programs()
         planned = {rank for owner in self.attempt.ranks.values() for rank in owner.ranks}
+        if not below or not planned.issuperset(below):
+            return found
         for owner in owners:
-            if below and planned.issuperset(below) and starts_others(owner.process.pid):
+            if starts_others(owner.process.pid):
                 own = [rank for rank in owner.ranks if rank in below and not os.path.exists(self._files.asked(rank))]
                 found.update({rank: below[rank] for rank in own})  # else a runner in a container answers
         return found

@@ -11,11 +11,10 @@ from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 from allranks.protocol.samples import LinkCount, RankSocket, is_loopback
 
-from .netfacts import attributes, tcp_sockets
+from .netfacts import ESTABLISHED, attributes, tcp_sockets
 from .processes import open_names
 
 INET_DIAG_INFO = 2
-ESTABLISHED = 1
 SYN_SENT = 2
 STATES = 1 << ESTABLISHED | 1 << SYN_SENT
 MOST_LINKS = 4096  # addresses of all ranks of a node

@@ -142,8 +142,8 @@ class ProcessGroups:
         if not ends or roster.testing or (self._is_one_world and not lives_on):
             return []
         first = ends[0]
-        is_training = len(ends) == len(roster.exits) and all(self._lived(end) < SOON for end in ends)
-        is_training = is_training or lives_on
+        is_soon = len(ends) == len(roster.exits) and all(self._lived(end) < SOON for end in ends)
+        is_training = is_soon or lives_on
         message = (
             f"the command of rank {first.fact.rank} on {first.node} ended with code 0 and left"
             f" `{one_line(redact_text(first.fact.background[0]), 200)}` in the background, which was ended with it"

@@ -29,7 +29,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
         yield network.port_taken(proof.name, failure, request.target)
         return
     facts = values_of(facts_by_node, lambda one: one.for_plan)
-    for node, error in having(facts_by_node, lambda one: one.error(NEEDS) or None).items():
+    for node, error in having(facts_by_node, lambda one: one.error(NEEDS)).items():
         yield network.not_tried(node, error)
     probes = {node: one.probes for node, one in facts_by_node.items() if not one.error(NEEDS)}
     if not probes:
