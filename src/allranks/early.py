@@ -9,6 +9,7 @@ import sys
 
 TYPE_CHECKING = False  # `typing` is 5 ms
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 
@@ -30,6 +31,39 @@ def over() -> None:
     Python would end by SIGINT, after the run's directory and standard output had said another code."""
     if _signal.getsignal(_signal.SIGINT) in (_leave, _signal.default_int_handler):
         _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+
+
+def give(handler: "Callable[..., None]") -> bool:
+    """Give SIGINT to `handler` where Python handles it: not in another thread, and not where it is ignored (nohup)."""
+    if _signal.getsignal(_signal.SIGINT) is not _signal.default_int_handler:
+        return False
+    try:
+        _signal.signal(_signal.SIGINT, handler)
+    except ValueError:  # another thread
+        return False
+    return True
+
+
+def take_back() -> None:
+    """Let SIGINT raise KeyboardInterrupt again, after `give` has returned True."""
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+
+
+class Held:
+    """Ctrl-C held back in a `with` block that must not be half done: KeyboardInterrupt comes at its end."""
+
+    def __enter__(self) -> None:
+        self._has_come = False
+        self._is_given = give(self._note)
+
+    def __exit__(self, kind: "type[BaseException] | None", *_: "Any") -> None:
+        if self._is_given:
+            take_back()
+        if self._has_come and kind is None:
+            raise KeyboardInterrupt
+
+    def _note(self, *_: "Any") -> None:
+        self._has_come = True
 
 
 def _leave(*_: "Any") -> None:

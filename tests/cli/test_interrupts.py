@@ -17,20 +17,27 @@ pytestmark = pytest.mark.processes
 
 # Runs `allranks` and sends itself SIGINT at the N-th call of a Python function: no clock decides where it hits. Not in
 # callbacks of weak references, `__del__` and generators that are not asked any more: CPython prints what they raise and
-# goes on.
+# goes on. It counts from the first call of a function, where one is named: calls before it are more or fewer with each
+# machine's caches.
 AT_CALL = """
 import inspect, os, signal, sys
 left = int(sys.argv.pop(1))
+awaited = sys.argv.pop(1)
 def heard_by_nobody(frame):
-    while frame is not None and not (
-        frame.f_code.co_flags & inspect.CO_GENERATOR or frame.f_code.co_name in ("cb", "remove", "_remove", "__del__")
-    ):
+    while frame is not None:
+        asked_by = frame.f_back and frame.f_back.f_code.co_filename
+        if frame.f_code.co_flags & inspect.CO_GENERATOR and not str(asked_by).endswith("contextlib.py"):
+            return True
+        if frame.f_code.co_name in ("cb", "remove", "_remove", "__del__"):
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 def profile(frame, event, argument):
-    global left
+    global awaited, left
     if event == "call":
-        left -= 1
+        if (frame.f_code.co_filename + ":" + frame.f_code.co_name).endswith(awaited):
+            awaited = ""
+        left -= not awaited
         if left <= 0 and not heard_by_nobody(frame):
             sys.setprofile(None)
             os.kill(os.getpid(), signal.SIGINT)
@@ -38,12 +45,14 @@ from allranks.__main__ import main
 sys.setprofile(profile)
 main()
 """
-CALLS = [60, 3_000, 60_000, 140_000, 162_000, 168_000, 182_000]
-BETWEEN = [115_000, 164_000, 174_000, 188_000, 200_000]  # between those
+MADE = "runs/directory.py:create"
+MOMENTS = [("", call) for call in (60, 3_000, 60_000)]
+MOMENTS += [(MADE, call) for call in (1, 19, 27, 34, 45, 1_000, 20_000, 22_000, 30_000, 45_000)]
+BETWEEN = [("", 115_000), *((MADE, call) for call in (*range(2, 60, 3), 8_000, 15_000, 24_000, 26_000, 70_000))]
 
 
-def interrupted(place: Path, call: int, *words: str) -> subprocess.CompletedProcess[str]:
-    return ended(place, AT_CALL, str(call), *words)
+def interrupted(place: Path, call: int, *words: str, counted_from: str = "") -> subprocess.CompletedProcess[str]:
+    return ended(place, AT_CALL, str(call), counted_from, *words)
 
 
 def ended(place: Path, program: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -54,10 +63,14 @@ def ended(place: Path, program: str, *words: str) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("call", [*CALLS, *(pytest.param(call, marks=pytest.mark.slow) for call in BETWEEN)])
-def test_wherever_it_comes_in_the_start_of_a_run(tmp_path: Path, call: int) -> None:
+@pytest.mark.parametrize(
+    ("counted_from", "call"), [*MOMENTS, *(pytest.param(*moment, marks=pytest.mark.slow) for moment in BETWEEN)]
+)
+def test_wherever_it_comes_in_the_start_of_a_run(tmp_path: Path, counted_from: str, call: int) -> None:
+    """A run directory without run.json was left where it came while the directory was made."""
     (tmp_path / "t.py").write_text("import time\ntime.sleep(600)\n")
-    done = interrupted(tmp_path, call, "run", "--local", "1", "--nproc", "1", "--", "t.py")
+    run_words = ("run", "--local", "1", "--nproc", "1", "--", "t.py")
+    done = interrupted(tmp_path, call, *run_words, counted_from=counted_from)
     assert done.returncode == 130, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr and "KeyboardInterrupt" not in done.stderr, done.stderr
     assert done.stderr == "allranks: interrupted\n" or "stopped by Ctrl-C" in done.stdout
@@ -77,7 +90,7 @@ def test_it_is_a_document_where_one_was_asked_for(tmp_path: Path, call: int) -> 
 def test_where_it_is_ignored_it_stays_so(tmp_path: Path) -> None:
     """A job in the background of a shell script, nohup."""
     code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + AT_CALL
-    words = [sys.executable, "-c", code, "100", "--version"]
+    words = [sys.executable, "-c", code, "100", "", "--version"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=BOUND)
     assert (done.returncode, done.stdout.split()[0]) == (0, "allranks")
 

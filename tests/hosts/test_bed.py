@@ -106,9 +106,10 @@ def test_two_beds_and_nothing_left(make_bed: MakeBed, bed2: Bed) -> None:
     assert bed.slot != bed2.slot and not pings(bed2.hosts[0], last.address)
     assert bed.ssh("gpu-a", "df --output=size /dev/shm", check=True).stdout.split()[-1] == "8192"
     inits = [host.init for host in bed.hosts]
-    spaces = network.namespaces(bed.slot)
+    bridge = network.bridge_index(bed.slot)
+    assert len(network.namespaces(bed.slot)) == 4
     bed.down()
-    assert len(spaces) == 4 and not network.namespaces(bed.slot) and not network.links(bed.slot)
+    assert not network.left(bed.slot, bridge)
     assert not any(pid is None or runs(pid) for pid in inits)
     assert not bed.dir.exists() and bed2.ssh("h1", "true").returncode == 0
 
@@ -123,10 +124,11 @@ def test_a_bed_whose_owner_was_killed_is_swept(make_bed: MakeBed, tmp_path: Path
     with subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         slot = network.Slot(int(owner.stdout.readline()))
-        assert network.links(slot)
+        bridge = network.bridge_index(slot)
+        assert bridge
         owner.kill()
     network.sweep()
-    assert not network.links(slot) and not network.namespaces(slot)
+    assert not network.left(slot, bridge)
 
 
 def test_command_line(make_bed: MakeBed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,6 +137,7 @@ def test_command_line(make_bed: MakeBed, tmp_path: Path, capsys: pytest.CaptureF
     try:
         assert f"export PATH={tmp_path}/bed/bin/root:$PATH" in capsys.readouterr().out
         bed = Bed.load(tmp_path / "bed")
+        bridge = network.bridge_index(bed.slot)
         network.sweep()
         assert main(["do", "h2", "drop_port", "22", *where]) == 0
         assert bed.ssh("-oConnectTimeout=1", "h2").returncode == 255
@@ -143,4 +146,4 @@ def test_command_line(make_bed: MakeBed, tmp_path: Path, capsys: pytest.CaptureF
         assert main(["do", "h2", "fly", *where]) == 1 and main(["up", "2", *where]) == 1
     finally:
         assert main(["down", *where]) == 0
-    assert not (tmp_path / "bed").exists() and not network.links(bed.slot)
+    assert not (tmp_path / "bed").exists() and not network.left(bed.slot, bridge)

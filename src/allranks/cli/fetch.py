@@ -81,7 +81,7 @@ def command(
         where = "; ".join(f"{node}: {path}" for node, path in sorted(_sources(run_dir).items()))
         kept = f". Its files are in {where}" if where else ""
         raise UsageError(f"{why}{kept}\nhint: start it with --output-dir on a shared disk")
-    landing = Path(output) if output is not None else run_dir.path / "outputs"
+    landing = Path(output) if output is not None else run_dir.outputs
     nodes = to_fetch(run_dir, landing)
     if not nodes:
         report = FetchReport(run_dir.name, DONE, [], dry_run)
@@ -125,7 +125,7 @@ def _fetched(node: NodeFetch, dry_run: bool) -> FetchedNode:
 def _merge(run: RunDirectory, nodes: Sequence[NodeFetch], tree: Path) -> list[str]:
     """Put what came of all nodes into one tree, with what a node on this host has written here; return what differs."""
     came = [(node.landing, [f.path for f in node.listed if f.path not in node.came.failed]) for node in nodes]
-    here = run.path / "outputs"
+    here = run.outputs
     own = [path.relative_to(here) for path in here.rglob("*") if path.is_file() and not path.is_symlink()]
     kept = [str(path) for path in own if path.parts[0] != MERGED and not _FOLDER.fullmatch(path.parts[0])]
     try:
@@ -159,7 +159,7 @@ def to_fetch(run: RunDirectory, landing: Path) -> list[NodeFetch]:
     """List the nodes with outputs that are not here already; of a shared directory one node gives all."""
     document = seen_from_here(run.read_run())
     shared = from_document(document.spec).places.output_dir
-    here = os.path.realpath(run.path / "outputs")
+    here = os.path.realpath(run.outputs)
     sources = _sources(run)
     nodes: list[NodeFetch] = []
     for node in reachable_nodes(document.nodes):

@@ -262,7 +262,7 @@ def _wanted(run: RunDirectory, nodes: Sequence[str], ranks: Sequence[int]) -> se
 
 
 def _metrics(run: RunDirectory, number: int, ranks: set[int] | None, json_: bool) -> None:
-    for path in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl")):
+    for path in run.metrics_files():
         digits = path.name.split("_")[1]
         if not (digits.isascii() and digits.isdecimal()) or (ranks is not None and int(digits) not in ranks):
             continue

@@ -44,7 +44,7 @@ class RunWatch:
         self.events: deque[Stamped[Fact]] = deque(maxlen=EVENTS_KEPT)
         self._warnings: dict[str, None] = {}
         self._offset = max(0, size_of(run.path / "events.jsonl") - EVENTS_READ)
-        self._metrics = run.path / "outputs" / "rank_00_metrics.jsonl"
+        self._metrics = run.outputs / "rank_00_metrics.jsonl"
         self._metrics_size = 0
         self.loss: float | None = None
 

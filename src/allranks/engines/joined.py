@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from allranks.agent.files import text_of_errno
@@ -39,11 +38,10 @@ from allranks.protocol.codec import omit_none
 from allranks.protocol.orders import Order, terms_alone
 from allranks.protocol.plan_facts import NodeFacts
 from allranks.protocol.run_facts import RunStart, Stamped
-from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import NodeEntry, ResultDocument, RunDocument
 from allranks.runs.opening import write_opening
 from allranks.runs.questions import socket_name
-from allranks.runs.result import least_result, write_result
+from allranks.runs.result import least_result, new_run, write_result
 from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
@@ -124,15 +122,15 @@ class Meeting:
 
     def _not_started(self, code: int, finding: Finding) -> NotStarted:
         """Write the run directory of a run that did not begin, and return the error to raise, with its result."""
-        run = RunDirectory.create(Path(self._spec.places.runs_dir), self._spec.places.name, time.time())
         nodes = tuple(NodeEntry(name, rank, name, node_rank=rank) for rank, name in self._known().items())
         known = RunDocument(started=self.opened_t, nodes=nodes, source=JOINED, workdir=os.getcwd())
-        write_opening(run, self._spec, known)
-        run.append(Stamped("", time.time(), None, RunStart(run.name, "")))
-        run.append(Stamped("", time.time(), None, finding))
         verdict = Verdict(finding, finding.id, VERDICT_CONFIDENCE)
-        result = least_result(run, code, verdict, [finding])
-        write_result(run, result, code in (CTRL_C, TERMINATED))
+        with new_run(self._spec.places, time.time()) as run:
+            write_opening(run, self._spec, known)
+            run.append(Stamped("", time.time(), None, RunStart(run.name, "")))
+            run.append(Stamped("", time.time(), None, finding))
+            result = least_result(run, code, verdict, [finding])
+            write_result(run, result, code in (CTRL_C, TERMINATED))
         return NotStarted(run, result)
 
     # -- the nodes that came -------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from allranks.errors import AllranksError, NodeError
@@ -23,7 +22,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ORPHANED, Document, Left, NodeEntry, ResultDocument, RunDocument
 from allranks.runs.opening import controller_identity, write_first_status, write_opening
 from allranks.runs.replay import Replay
-from allranks.runs.result import write_result
+from allranks.runs.result import new_run, write_result
 from allranks.runs.view import View
 from allranks.settings import RunSpec
 
@@ -42,8 +41,6 @@ def name_of(spec: RunSpec, now: float) -> str:
 
 def create_run(spec: RunSpec, name: str, place: object, nodes: Sequence[str], now: float) -> RunDirectory:
     """Make a run directory as `run` makes it. `place`: the engine's record of where the run really is."""
-    run = RunDirectory.create(Path(spec.places.runs_dir), spec.places.name, now)
-    (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
     listed = tuple(NodeEntry(node, index, node, node_rank=index) for index, node in enumerate(nodes))
     document: Document = encode(place)
     known = RunDocument(
@@ -55,10 +52,11 @@ def create_run(spec: RunSpec, name: str, place: object, nodes: Sequence[str], no
         controller=controller_identity(),
         engine=document,
     )
-    write_opening(run, spec, known)
-    run.append(Stamped("", time.time(), None, RunStart(run.name, name)))
-    run.append(Stamped("", now, None, NodesAsked(known.source)))
-    write_first_status(run, "starting", listed)
+    with new_run(spec.places, now) as run:
+        write_opening(run, spec, known)
+        run.append(Stamped("", time.time(), None, RunStart(run.name, name)))
+        run.append(Stamped("", now, None, NodesAsked(known.source)))
+        write_first_status(run, "starting", listed)
     return run
 
 

@@ -71,7 +71,7 @@ from allranks.runs.opening import (
     write_opening,
 )
 from allranks.runs.regular import read_end
-from allranks.runs.result import least_result, over_when_interrupted, reopen, write_result
+from allranks.runs.result import least_result, new_run, over_when_interrupted, reopen, write_result
 from allranks.runs.timeledger import newest_steps
 from allranks.runs.view import View
 from allranks.settings import RunSpec
@@ -656,13 +656,7 @@ def create(
     parts = parts_of(spec, cluster)
     archive = _pack(spec, cwd) if spec.launch.sync else None
     again = reach.run_directory(spec.places.runs_dir)
-    try:
-        run = again or RunDirectory.create(Path(spec.places.runs_dir), spec.places.name, time.time(), reach.run_suffix)
-        (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        reason = f"{error.filename or spec.places.runs_dir}: {error.strerror}"
-        raise UsageError(f"no run directory can be made: {reason}. Name another place with --runs-dir") from None
-    with over_when_interrupted(run):
+    with new_run(spec.places, time.time(), reach.run_suffix, again) as run:
         checks = tuple(of_level(all_checks().values(), "quick")) if spec.preflight.check else ()
         context = make_context(spec, cluster, environ, cwd, names_of(run), checks)
         context = dataclasses.replace(
@@ -735,7 +729,7 @@ def _pack(spec: RunSpec, cwd: str) -> Archive:
 def names_of(run: RunDirectory) -> RunContext:
     """Make what only a run that starts has: its identity, a secret, the directory of its outputs."""
     uid = f"{run.name}-{secrets.token_hex(3)}"
-    return RunContext(run.name, uid, secrets.token_hex(16), "", str(run.path.absolute() / "outputs"))
+    return RunContext(run.name, uid, secrets.token_hex(16), "", str(run.outputs.absolute()))
 
 
 def make_context(
@@ -820,7 +814,7 @@ def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster],
         uid=document.uid,
         token="",
         workdir=document.workdir or "",
-        run_outputs=str(run.path.absolute() / "outputs"),
+        run_outputs=str(run.outputs.absolute()),
         local_nodes=frozenset(n.index for n in cluster.everyone if n.is_local),
     )
     reach = reach_for(spec, cluster)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from allranks import early
 
 Result = TypeVar("Result")
 
@@ -59,17 +59,14 @@ class _Interrupt:
         self.task.get_loop().call_soon_threadsafe(lambda: None)  # the loop may wait for a file
 
     def take(self) -> None:
-        """Handle SIGINT from here on where Python does: not in another thread, and not where it is ignored (nohup)."""
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        self._taken = in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if self._taken:
-            signal.signal(signal.SIGINT, self)
+        """Handle SIGINT from here on where Python does."""
+        self._taken = early.give(self)
 
     def give_back(self) -> None:
         """Leave SIGINT to Python again."""
         self.task = None  # the loop goes with it: CPython prints what a signal raises in `__del__`, and goes on
         if self._taken:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            early.take_back()
 
 
 def run_loop(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:

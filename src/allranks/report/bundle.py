@@ -155,7 +155,7 @@ def _fill(bundle: Bundle, run: RunDirectory, record: Record) -> None:
     budget = min(MOST, max(LEAST, LOGS // max(1, len(logs))))
     for log in logs:
         bundle.file(f"run/{log.file}", run.path / log.file, budget)
-    for path in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl"))[:8]:
+    for path in run.metrics_files()[:8]:
         bundle.file(f"run/outputs/{path.name}", path, LEAST)
     for directory in related(run):
         _beside(bundle, directory)

@@ -33,6 +33,7 @@ from allranks.protocol.frames import (
     TRACE,
 )
 from allranks.protocol.jsontext import DecodeError, Json, read_object
+from allranks.protocol.node_names import OUTPUTS
 
 from .documents import (
     ORPHANED,
@@ -135,10 +136,24 @@ class RunDirectory:
             except OSError as error:
                 if isinstance(error, FileExistsError) and runs_dir.is_dir():
                     continue
-                raise UsageError(
-                    f"{path}: cannot make the run directory ({error.strerror}). Set --runs-dir or ALLRANKS_RUNS_DIR."
-                ) from None
+                raise _not_made(path, error) from None
         raise UsageError(f"{runs_dir}: a thousand runs of this second. Set another --name.")
+
+    def make_outputs(self) -> None:
+        """Make the folder of what the ranks write, unless it is there; raise UsageError where it cannot be made."""
+        try:
+            self.outputs.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise _not_made(self.outputs, error) from None
+
+    @property
+    def outputs(self) -> Path:
+        """The folder of what ranks on this machine write."""
+        return self.path / OUTPUTS
+
+    def metrics_files(self) -> list[Path]:
+        """List the files of metrics that ranks have written, in the order of their ranks."""
+        return sorted(self.outputs.glob("rank_*_metrics.jsonl"))
 
     @classmethod
     def list_runs(cls, runs_dir: Path, lives: Lives | None = None) -> list[RunDirectory]:
@@ -467,6 +482,11 @@ class RunDirectory:
         if state not in OVER:  # a full disk has kept the last status.json from being written
             state = STATES.get(result.exit, "failed")
         return RunCondition(state, at_rest(status), result)
+
+
+def _not_made(path: Path, error: OSError) -> UsageError:
+    reason = f"{path}: cannot make the run directory ({error.strerror})"
+    return UsageError(f"{reason}. Set --runs-dir or ALLRANKS_RUNS_DIR.")
 
 
 def _without_secrets(document: Document, write: Callable[[Document], str]) -> str:

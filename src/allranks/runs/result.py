@@ -11,13 +11,16 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from allranks import early
 from allranks.agent.link import describe_error
 from allranks.errors import REPORT_TO
 from allranks.exitcodes import CTRL_C
 from allranks.findings import Finding, Verdict
 from allranks.protocol.codec import encode
 from allranks.protocol.run_facts import Fact, RunEnd, Stamped
+from allranks.settings.runspec import Places
 
 from .directory import RunDirectory
 from .documents import ResultDocument, StatusDocument, Timing
@@ -40,6 +43,20 @@ def least_result(
         findings=tuple(findings),
         timing=Timing(round(time.time() - run.started, 3)),
     )
+
+
+@contextlib.contextmanager
+def new_run(places: Places, now: float, suffix: str = "", again: RunDirectory | None = None) -> Iterator[RunDirectory]:
+    """Make the directory of a run, or take the one that is there. Ctrl-C in the block writes its end.
+
+    Raise UsageError where none can be made.
+    """
+    with contextlib.ExitStack() as stack:
+        with early.Held():  # while a directory has neither a name here nor one who removes it
+            run = again or RunDirectory.create(Path(places.runs_dir), places.name, now, suffix)
+            stack.enter_context(over_when_interrupted(run))
+            run.make_outputs()
+        yield run
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ Row = Mapping[str, Json]
 def read_rows(run: RunDirectory) -> dict[str, list[Row]]:
     """Read rows by kind, rank 0's first; lines that are not rows are left out."""
     rows: dict[str, list[Row]] = {}
-    for path in sorted((run.path / "outputs").glob("rank_*_metrics.jsonl")):
+    for path in run.metrics_files():
         with contextlib.suppress(OSError), open_regular(path) as file:
             for row in read_objects(file.read(LIMIT), LIMIT):
                 if row.get("kind") in KINDS:

@@ -111,7 +111,7 @@ def give_back(slot: Slot) -> None:
 
 
 def _claim(keep: bool) -> Slot:
-    sweep()
+    _sweep()
     taken = _bridges()
     for number in range(SLOTS):
         slot = Slot(number)
@@ -157,6 +157,11 @@ def _room_for_neighbours() -> None:
 
 def sweep() -> list[str]:
     """Remove beds whose owner is dead; the names of their bridges."""
+    with _lock():  # else another takes a slot between the look at its owner and the removal
+        return _sweep()
+
+
+def _sweep() -> list[str]:
     removed = []
     for name, owner in _bridges().items():
         pid, _, start = owner.partition(":")
@@ -178,6 +183,22 @@ def links(slot: Slot) -> list[str]:
     """The machine's own ends of the bed's links, and its bridge."""
     own = (slot.bridge, f"{slot.bridge}p", f"{slot.bridge}t")
     return [n for n in os.listdir("/sys/class/net") if n == own[0] or n.startswith(own[1:])]
+
+
+def bridge_index(slot: Slot) -> int:
+    """The kernel's number of the slot's bridge, which no other bridge has had; 0 where there is none."""
+    try:
+        return int(Path(f"/sys/class/net/{slot.bridge}/ifindex").read_text())
+    except OSError:
+        return 0
+
+
+def left(slot: Slot, index: int) -> list[str]:
+    """What a bed that is down has left, whose bridge had this index; nothing where another bed has its slot by now."""
+    with _lock():
+        if bridge_index(slot) not in (0, index):
+            return []
+        return [*links(slot), *namespaces(slot)]
 
 
 def processes_in(netns: str) -> list[int]:

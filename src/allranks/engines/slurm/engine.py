@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from allranks.cluster.slurm_allocation import read_allocation
@@ -41,7 +40,7 @@ from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import Document, ResultDocument, RunDocument
 from allranks.runs.opening import write_first_status, write_opening
 from allranks.runs.regular import read_end
-from allranks.runs.result import least_result, write_result
+from allranks.runs.result import least_result, new_run, write_result
 from allranks.runs.view import View
 from allranks.settings import RunSpec
 from allranks.settings.command_line import secret_values
@@ -397,15 +396,15 @@ class Submission:
     def start(self, view: View) -> JobFollower:
         """Submit it. Raise SlurmError, and leave no run directory, where Slurm refuses the job."""
         jobs.require()
-        run = RunDirectory.create(Path(self._runs_dir), self._spec.places.name, time.time())
-        (run.path / "outputs").mkdir(mode=0o700, exist_ok=True)
-        try:
-            environ = {**os.environ, **secret_values(self._spec)}
-            job = jobs.submit(self.script(str(run.path)), environ, os.getcwd())
-        except AllranksError:
-            shutil.rmtree(run.path)  # nothing has happened in it
-            raise
-        run = self._name_after(run, job)
+        places = dataclasses.replace(self._spec.places, runs_dir=self._runs_dir)
+        with new_run(places, time.time()) as unnamed:
+            try:
+                environ = {**os.environ, **secret_values(self._spec)}
+                job = jobs.submit(self.script(str(unnamed.path)), environ, os.getcwd())
+            except AllranksError:
+                shutil.rmtree(unnamed.path)  # nothing has happened in it
+                raise
+            run = self._name_after(unnamed, job)
         jobs.set_comment(job, str(run.path))
         return JobFollower(run, job, view, first_words=f"submitted, its run directory is {run.path}")
 
