@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.hosts.waiting import wait_until
@@ -14,6 +15,7 @@ from allranks.agent import ranks as exitwatcher
 from allranks.agent.attempt import RankAttempt
 from allranks.agent.ranks import ExitWatcher, exit_status
 from allranks.protocol.foreign import ReportMessage
+from allranks.protocol.messages import ExitMessage
 
 pytestmark = pytest.mark.processes
 
@@ -29,11 +31,11 @@ time.sleep(600)
 class Ends(RankAttempt):
     """Only what the exit watcher tells an attempt."""
 
-    def __init__(self, found: list[tuple[int, int]]) -> None:
+    def __init__(self, found: list[tuple[int, int | None]]) -> None:
         self.found = found
 
-    def launched_rank_ended(self, rank: int, status: int) -> None:
-        self.found.append((rank, os.waitstatus_to_exitcode(status)))
+    def launched_rank_ended(self, rank: int, status: int | None) -> None:
+        self.found.append((rank, None if status is None else os.waitstatus_to_exitcode(status)))
 
 
 def settled(pid: int) -> int:
@@ -42,9 +44,9 @@ def settled(pid: int) -> int:
     return pid
 
 
-def seen(words: str, socket: str = SOCKET, bound: float = 30.0) -> list[tuple[int, int]]:
+def seen(words: str, socket: str = SOCKET, bound: float = 30.0) -> list[tuple[int, int | None]]:
     """What the exit watcher says of a grandchild: rank and code."""
-    found: list[tuple[int, int]] = []
+    found: list[tuple[int, int | None]] = []
     selector = selectors.DefaultSelector()
     env = {**os.environ, "ALLRANKS_REPORT_SOCKET": SOCKET}
     parent = subprocess.Popen([sys.executable, "-c", PARENT, words], env=env, text=True,
@@ -79,8 +81,43 @@ def seen(words: str, socket: str = SOCKET, bound: float = 30.0) -> list[tuple[in
         ("os._exit(3)", "/other/report.sock", []),  # another process: a number out of a container's own counting
     ],
 )
-def test_how_it_ends(words: str, socket: str, told: list[tuple[int, int]]) -> None:
+def test_how_it_ends(words: str, socket: str, told: list[tuple[int, int | None]]) -> None:
     assert seen(words, socket) == told
+
+
+def test_one_that_its_launcher_has_reaped_first_has_no_status() -> None:
+    found: list[tuple[int, int | None]] = []
+    child = subprocess.Popen(["sleep", "600"], env={"ALLRANKS_REPORT_SOCKET": SOCKET})
+    with selectors.DefaultSelector() as selector:
+        one = ExitWatcher(selector, SOCKET)
+        one.heard(ReportMessage("launched", 3, pid=settled(child.pid)), Ends(found))
+        child.kill()
+        child.wait()
+        for key, _ in selector.select(60.0):
+            key.data()
+    assert found == [(3, None)]
+
+
+@pytest.mark.parametrize(
+    ("status", "file", "told"),
+    [
+        (None, '{"message": {"message": "ValueError: x"}}', [1]),  # it raised
+        (None, "", []),  # its launcher knows
+        (9, "", [None]),
+        (3 << 8, "", [3]),
+        (15, '{"message": {"message": "Connection closed by peer"}}', []),  # ended by its launcher for another's sake
+    ],
+)
+def test_what_an_agent_tells_of_its_end(tmp_path: Path, status: int | None, file: str, told: list[int | None]) -> None:
+    """The rank that torchrun ended was named, and not the one that had raised before."""
+    path = tmp_path / "rank_003.json"
+    path.write_text(file)
+    ends: list[ExitMessage] = []
+    attempt = RankAttempt.__new__(RankAttempt)
+    owner = SimpleNamespace(rank=2, starts_ranks=True, error_files=[str(tmp_path / "rank_002.json"), str(path)])
+    attempt.__dict__.update(ranks={2: owner}, number=0, _tell=ends.append, _end_at=None, _ooms=0)
+    attempt.launched_rank_ended(3, status)
+    assert [(end.rank, end.code) for end in ends] == [(3, code) for code in told]
 
 
 def test_a_process_in_the_midst_of_exec_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,12 +145,21 @@ class RankAttempt:
             self.worlds.look_now()  # whether a world of theirs lives on
         return message._replace(code=code)
 
-    def launched_rank_ended(self, rank: int, status: int) -> None:
-        """Report a rank that a launcher started and that has failed, unless that launcher may start it once more."""
+    def launched_rank_ended(self, rank: int, status: Optional[int]) -> None:
+        """Report a rank that a launcher started and that has failed, unless that launcher may start it once more.
+
+        Without a status, as the launcher was quicker, its error file tells. A SIGTERM is the launcher's, for another
+        rank's sake: that one's end, or the launcher's own, says why.
+        """
+        if status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
+            return
         for owner in self.ranks.values():
             index = rank - owner.rank
             if owner.starts_ranks and 0 <= index < len(owner.error_files):
-                self._tell(self._exit(rank, status, owner.error_files[index : index + 1]))
+                files = owner.error_files[index : index + 1]
+                if status is None and _first_error(files) is None:
+                    return
+                self._tell(self._exit(rank, RAISED if status is None else status, files))
 
     def begin_end(self, grace: float, reason: str, noting: Optional[Asking] = None) -> None:
         """SIGTERM to each main process alone; a second call can only shorten the grace.
@@ -257,6 +266,9 @@ class RankAttempt:
         ranks = {r.rank: RankSummary(r.process.pid, r.exit) for r in self.ranks.values()}
         awaited = () if self.ending else self.awaited
         return AttemptSummary(self.number, ranks, self.ending, self.signals, awaited, self.worlds.told())
+
+
+RAISED = 1 << 8  # the wait status of a Python that an exception has ended
 
 
 def _first_error(paths: Sequence[str]) -> Optional[JsonObject]:

@@ -47,8 +47,8 @@ from .worlds import starts_others
 
 # -- How ranks end that another launcher has started -------------------------------------------------------------------
 # Each tells its process when it starts (runner_launched.py). A pidfd says that it has ended; until its launcher has
-# reaped it, a second or a tenth of one later, /proc still has its exit status. Where the launcher is quicker, or the
-# kernel knows no pidfd (before 5.3), there is only the launcher's own word.
+# reaped it, a second or a tenth of one later, /proc still has its exit status. Where the launcher is quicker there is
+# the rank's error file. Where the kernel knows no pidfd (before 5.3) there is only the launcher's own word.
 
 PIDFD_OPEN = 434  # the same on every architecture
 EXEC_TRIES = 50
@@ -92,7 +92,7 @@ class ExitWatcher:
         status = exit_status(pid)
         self._close(fd)
         self.processes.pop(rank, None)
-        if status and self._attempt is not None:
+        if status != 0 and self._attempt is not None:
             self._attempt.launched_rank_ended(rank, status)
 
     def _close(self, fd: int) -> None:

@@ -52,9 +52,9 @@ class RankEnd:
         return self.hides or self.fact.signal is not None or self.fact.code != 0
 
     @cached_property
-    def calls(self) -> tuple[ErrorCall, ...]:
-        """Its newest collectives, where it died of an exception; the oldest first."""
-        return decode_parts(ErrorDetails, (self.fact.error or {}).get("allranks")).calls
+    def details(self) -> ErrorDetails:
+        """What allranks' runner adds to its error file; empty where it left none."""
+        return decode_parts(ErrorDetails, (self.fact.error or {}).get("allranks"))
 
     @cached_property
     def raised(self) -> Raised | None:
@@ -134,7 +134,7 @@ class Incident:
     @cached_property
     def calls(self) -> dict[int, tuple[ErrorCall, ...]]:
         """The newest collectives of the ranks that left an error file."""
-        return {e.rank: e.calls for e in self.exits if e.calls}
+        return {e.rank: e.details.calls for e in self.exits if e.details.calls}
 
     @property
     def agent_deaths(self) -> frozenset[str]:

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from allranks.findings import Where
-from allranks.protocol.codec import decode_parts
-from allranks.protocol.foreign import ErrorDetails
 
 from ..exceptions import AFTER, ExceptionLink, Raised, carries_worker, raised_in_log
 from ..incident import Incident, RankEnd
@@ -350,13 +348,14 @@ def behind_agent(end: RankEnd, ranks: tuple[int, ...]) -> RankEnd:
     root = _root_cause(end.tail)
     if root is None or root.rank is None:
         return _by_error_file(end, ranks)
-    is_copy = end.raised is not None and end.raised.type != "ChildFailedError"
+    is_own = end.raised is not None and end.raised.type != "ChildFailedError"
+    is_own = is_own and end.details.rank in (None, root.rank)
     pid = root.sighting.number("pid2")
     rank = root.rank if root.rank in ranks else end.rank  # it may count ranks that were not planned
     fact = end.fact._replace(rank=rank, pid=pid, code=root.code, signal=None)
     if root.code < 0:
         fact = fact._replace(code=None, signal=root.signal)
-    if not is_copy:
+    if not is_own:
         fact = fact._replace(error=None)
     return replace(end, fact=fact, tail=of_rank(end.tail, root.rank))
 
@@ -376,7 +375,7 @@ def _root_cause(tail: str) -> End | None:
 
 def _by_error_file(end: RankEnd, ranks: tuple[int, ...]) -> RankEnd:
     """Take the first rank that left an error file, where a launcher names none (deepspeed)."""
-    detail = decode_parts(ErrorDetails, (end.fact.error or {}).get("allranks"))
+    detail = end.details
     if detail.rank is not None and detail.rank != end.rank and detail.rank in ranks:
         return replace(end, fact=end.fact._replace(rank=detail.rank, pid=detail.pid))
     if len(ranks) > 1:

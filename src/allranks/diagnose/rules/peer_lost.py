@@ -19,6 +19,7 @@ from .hung import DESTROYED, called_at, missing_ranks, place_of
 
 BEFORE = 1.0  # seconds by which a rank's end with 0 may seem to follow the complaint (the error comes at once)
 SAMPLING = 60.0  # seconds: more than two samples of all ranks take
+UNEVEN = "Where it had run out of data, give all ranks as many batches: DistributedSampler(drop_last=True)"
 COLLECT = "run with --debug, and take the stacks of all ranks while it hangs: the rank that is elsewhere is at fault"
 PEER = re.compile(r"(?:by (?:remote )?peer |remote=)(?:\[([0-9a-fA-F.:]+)\]:\d+|([\w.:-]+)<\d+>)")  # gloo, NCCL
 
@@ -79,7 +80,8 @@ def _left(incident: Incident, first: Failure, base: Candidate) -> Candidate | No
         message = f"{name_ranks(incident, done)} called {called} and went on without the others, while {who} was still "
         message += "communicating"
         where = place_of(incident, done)
-        early_end = replace(base, cause="rank-exited-early", confidence=0.8, message=message, remedy=DESTROYED)
+        remedy = f"{DESTROYED}. {UNEVEN}"  # torch may take seconds from its last line to its end with 0
+        early_end = replace(base, cause="rank-exited-early", confidence=0.8, message=message, remedy=remedy)
         return replace(early_end, culprits=done, where=where)
     if done:
         ended = " and ended with code 0" if done <= early else ""
