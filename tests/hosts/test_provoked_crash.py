@@ -3,15 +3,12 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
+from tests.control_groups import small_control_group
 from tests.hosts.bed import Bed
-from tests.hosts.launching import BOUND, Launch, program
+from tests.hosts.launching import Launch, program
 from tests.hosts.provoking import explained
-from tests.hosts.waiting import wait_until
 
 pytestmark = pytest.mark.torch
 USER = "program-exception"
@@ -75,27 +72,11 @@ def test_a_rank_killed_from_outside(launch: Launch) -> None:
 # -- memory ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_group() -> Iterator[Path]:
-    """A control group (version 1 or 2) with room for a little more than what moves into it."""
-    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-    path = Path("/sys/fs/cgroup", "" if unified else "memory", f"allranks-test-{os.getpid()}")
-    try:
-        path.mkdir()
-        (path / ("memory.max" if unified else "memory.limit_in_bytes")).write_text(str(64 << 20))
-    except OSError as error:
-        with suppress(OSError):
-            path.rmdir()
-        pytest.skip(f"no control group with a memory limit can be made here: {error}")
-    yield path
-    wait_until(lambda: not (path / "cgroup.procs").read_text().split(), BOUND, "the group empty")
-    path.rmdir()
-
-
 @pytest.mark.slow
-def test_the_limit_of_a_control_group(launch: Launch, small_group: Path) -> None:
-    crash(launch, "control-group", "1", str(small_group))
-    explained(launch, "host-out-of-memory", SECOND, "killed by SIGKILL", "out of memory", victims=[0])
+def test_the_limit_of_a_control_group(launch: Launch) -> None:
+    with small_control_group() as group:
+        crash(launch, "control-group", "1", str(group))
+        explained(launch, "host-out-of-memory", SECOND, "killed by SIGKILL", "out of memory", victims=[0])
 
 
 # -- data and checkpoints --------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import forked
+from tests.control_groups import small_control_group
 
 pytestmark = pytest.mark.torch
 
@@ -69,6 +71,46 @@ def test_the_rank_of_a_torchrun_that_raises_is_named(tmp_path: Path, nproc: str,
     assert verdict["message"].startswith(f"rank {named} on local1 raised ValueError: bad batch (train.py:6")
     run = next((tmp_path / "runs").glob("run-*"))
     assert "bad batch" in forked.call(["logs", "--rank", str(named), str(run)], cwd=tmp_path).stdout
+
+
+ENDED = """import os, sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() + 1 == dist.get_world_size():
+    if len(sys.argv) == 1:
+        os.kill(os.getpid(), 9)
+    open(sys.argv[1] + "/cgroup.procs", "w").write(str(os.getpid()))
+    held = [bytearray(1 << 20) for _ in range(10**6)]
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def behind_a_pipe(place: Path, nodes: int, argument: str) -> tuple[int, dict[str, Any]]:
+    """The exit code and the result of a script whose last rank is ended by a signal, which its pipe hides."""
+    (place / "train.py").write_text(ENDED)
+    (place / "run.sh").write_text(f"{sys.executable} train.py {argument} | tee log\n")
+    done = forked.call(["run", "--local", str(nodes), "--nproc", "1", "--json", "bash", "run.sh"], cwd=place)
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_kill_behind_a_pipe_is_told_as_what_a_pipe_hides(tmp_path: Path) -> None:
+    code, result = behind_a_pipe(tmp_path, 2, "")
+    verdict = result["verdict"]
+    assert (code, verdict["cause"], verdict["where"]["rank"]) == (1, "rank-exited-early", 1), verdict
+    assert "what a signal has ended in a pipe: see its pipes" in verdict["message"]
+
+
+def test_a_lack_of_memory_behind_a_pipe_is_named(tmp_path: Path) -> None:
+    """It was `ended with code 0 while rank 0 was still communicating`; on one node `done`, without a word."""
+    with small_control_group() as group:
+        code, result = behind_a_pipe(tmp_path, 2, str(group))
+        verdict = result["verdict"]
+        assert (code, verdict["cause"], verdict["where"]["rank"]) == (1, "host-out-of-memory", 1), verdict
+        code, result = behind_a_pipe(tmp_path, 1, str(group))
+        (finding,) = result["findings"]
+        assert (code, finding["id"], finding["status"]) == (0, "host-out-of-memory", "warn"), result
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ DECIDE_AT_START = (
     "read rank 0's log first. `allranks check --hosts HOSTS` tries the master's port from every node, and "
     "`allranks test --hosts HOSTS --suite staged` starts a process group of each node, of pairs and of all"
 )
+LAX_SCRIPT = "see its pipes, `&` and `|| true`, and begin it with `set -eo pipefail`"
 # Calls of torch/distributed that stand before the first step.
 STARTING_CALLS = frozenset({"init_process_group", "rendezvous", "_store_based_barrier", "_create_c10d_store"})
 

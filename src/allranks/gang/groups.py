@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shlex
 
+from allranks.diagnose.words import LAX_SCRIPT
 from allranks.findings import Finding, Status, Where
 from allranks.protocol.foreign import ReportMessage
 from allranks.protocol.messages import ExitMessage, WorldMessage
@@ -25,8 +26,8 @@ from allranks.protocol.run_facts import (
 from allranks.settings.command_line import as_options
 from allranks.settings.ray import LAUNCHERS as OF_RAY
 from allranks.settings.secrets import redact_argv, redact_text
-from allranks.settings.tools import FRAMEWORKS, read_tool
-from allranks.text import join_words, one_line
+from allranks.settings.tools import FRAMEWORKS, is_program, read_tool
+from allranks.text import count_of, join_words, one_line
 
 from .ending import Ending
 from .members import RankState
@@ -129,7 +130,22 @@ class ProcessGroups:
     def judge_end(self, now: float) -> list[Action]:
         """All have ended with 0: refuse nodes that have trained apart, and ranks that never had a process group."""
         apart = self._refuse_apart(list(self._worlds.values()), "has trained", now)
-        return apart or self._refuse_background(now) or self.refuse_never_joined(now) or self._doubt_one_world()
+        refused = apart or self._refuse_background(now) or self.refuse_never_joined(now) or self._doubt_one_world()
+        return [*self._doubt_memory(), *refused]
+
+    def _doubt_memory(self) -> list[Action]:
+        """Warn where a script ended with 0 and the kernel had killed something: a pipe hides how the training ends.
+
+        The kernel's counter is the machine's: it may have been another's process."""
+        roster = self.roster
+        killed = {end.node: end.fact.oom_kills for end in roster.exits if end.fact.oom_kills}
+        if roster.testing or not killed or not is_program(roster.spec.launch.command):
+            return []
+        node, count = next(iter(killed.items()))
+        ended = count_of(count, "process", "processes")
+        message = f"the kernel ended {ended} on {node} for lack of memory during the run"
+        remedy = f"if it was the training, the command has hidden it and ended with code 0: {LAX_SCRIPT}"
+        return [roster.add_finding(Finding("host-out-of-memory", "warn", message, remedy, Where(node=node)))]
 
     def _refuse_background(self, now: float) -> list[Action]:
         """Shells that ended with 0 had left programs running, which end with them: the training, where that was soon.

@@ -10,11 +10,10 @@ from allranks.cluster.nodes import JOINED, Cluster
 from allranks.diagnose.incident import Incident, RankEnd
 from allranks.diagnose.recorded import fold, last_attempt
 from allranks.diagnose.rules.failures import ends_as_failed, names_ranks, of_rank
-from allranks.protocol.command_words import read_command
 from allranks.protocol.frames import RANK_LOG
 from allranks.protocol.run_facts import AttemptStart, Fact, Stamped, of_kind
 from allranks.settings.runspec import Role
-from allranks.settings.tools import is_one_process, read_tool
+from allranks.settings.tools import is_one_process, is_program
 
 from .directory import RunDirectory, read_error
 from .documents import NodeEntry, RunDocument
@@ -79,7 +78,7 @@ def make_incident(run: RunDirectory, facts: Iterable[Stamped[Fact]], nodes: Atte
     """
     of_run = list(facts)
     incident = fold(of_run, nodes.number, nodes.gang, nodes.one_process, known)
-    is_script = read_tool(known.command) is None and read_command(known.command).kind == "program"
+    is_script = is_program(known.command)
     ends = tuple(_complete(run, end, nodes, is_script) for end in incident.exits)
     if nodes.one_process and any(names_ranks(end.tail) for end in ends):
         incident = fold(of_run, nodes.number, nodes.gang, known=known)

@@ -124,6 +124,11 @@ def is_one_process(launcher: str, command: Sequence[str]) -> bool:
     return launcher == "command" and read_tool(command) is None
 
 
+def is_program(command: Sequence[str]) -> bool:
+    """Tell whether a command is neither Python's nor a launcher's: a shell script, which has ways to hide a failure."""
+    return read_tool(command) is None and read_command(command).kind == "program"
+
+
 def node_rank_in(command: Sequence[str]) -> tuple[str, ...]:
     """Return the words of an option that gives a node its number, such as `--node-rank 0`; empty without one."""
     for index, word in enumerate(command):

@@ -13,9 +13,19 @@ from ..candidate import Candidate, Strength
 from ..hangs.compared import odd_call
 from ..incident import Incident
 from ..signatures.raised import AWAITED
-from ..words import DECIDE_AT_START, LEFT_AT_START, STARTING_CALLS, last_lines, name_ranks, one_line, summary
+from ..words import (
+    DECIDE_AT_START,
+    LAX_SCRIPT,
+    LEFT_AT_START,
+    STARTING_CALLS,
+    last_lines,
+    name_ranks,
+    one_line,
+    summary,
+)
 from .failures import Failure, FailureRole, telling
 from .hung import DESTROYED, called_at, missing_ranks, place_of
+from .rank_ended import out_of_memory
 
 BEFORE = 1.0  # seconds by which a rank's end with 0 may seem to follow the complaint (the error comes at once)
 SAMPLING = 60.0  # seconds: more than two samples of all ranks take
@@ -94,6 +104,12 @@ def _left(incident: Incident, first: Failure, base: Candidate) -> Candidate | No
         return None
     message = f"{name_ranks(incident, early)} ended with code 0 while {who} was still communicating with it"
     where = place_of(incident, early)
+    by_memory = (out_of_memory(incident, end, message) for end in incident.exits if end.rank in early)
+    of_memory = next(filter(None, by_memory), None)
+    if of_memory is not None:
+        return replace(of_memory, confidence=0.75, strength=base.strength, culprits=early, where=where, t=base.t)
+    if first.exit.hides:
+        message += f". A script ends with 0 over what a signal has ended in a pipe: {LAX_SCRIPT}"
     return replace(base, cause="rank-exited-early", confidence=0.7, message=message, culprits=early, where=where)
 
 

@@ -22,6 +22,7 @@ from ..out_of_memory import gpu_levers, host_levers, read_gpu, setting_of
 from ..signatures import lost_peer, row_of_exception
 from ..words import (
     ABORT,
+    LAX_SCRIPT,
     exception,
     further_words,
     last_lines,
@@ -92,8 +93,21 @@ def _hidden(end: RankEnd) -> str:
     """Say that a script has hidden what failed, and how it would show it."""
     if not end.hides:
         return ""
-    why = "see its pipes, `&` and `|| true`, and begin it with `set -eo pipefail`"
-    return f". The script hid that and ended with code 0: {why}"
+    return f". The script hid that and ended with code 0: {LAX_SCRIPT}"
+
+
+def out_of_memory(incident: Incident, end: RankEnd, head: str) -> Candidate | None:
+    """Blame memory where the kernel has killed a process on the node meanwhile; None where its counter stood still."""
+    if not incident.oom_kills(end.node):
+        return None
+    message = f"{head}: the kernel ran out of memory on {end.node}, or at the limit of a control group there"
+    remedy = _out_of_host_memory(incident, end)
+    return Candidate("host-out-of-memory", 0.85, message, remedy, evidence=_memory_evidence(incident, end))
+
+
+def _memory_evidence(incident: Incident, end: RankEnd) -> tuple[str, ...]:
+    counter = f"out-of-memory kills on {end.node} during the attempt: {incident.oom_kills(end.node)}"
+    return (counter, *last_lines(end.tail, 2))
 
 
 def _out_of_host_memory(incident: Incident, end: RankEnd) -> str:
@@ -307,14 +321,11 @@ def _killed(incident: Incident, group: AlikeFailures) -> Candidate:
     head = f"{was} {how}, and not by allranks"
     if first.signal != KILL:
         return Candidate("rank-killed", 0.7, f"{head}: sender unknown{thread_words(end.tail)}")
-    kills = incident.oom_kills(end.node)
-    counter = f"out-of-memory kills on {end.node} during the attempt: {kills}"
-    evidence = (counter, *last_lines(end.tail, 2))
-    if not kills:
-        why = "sender unknown, and the kernel's out-of-memory counter did not move"
-        return Candidate("rank-killed", 0.7, f"{head}: {why}", evidence=evidence)
-    message = f"{head}: the kernel ran out of memory on {end.node}, or at the limit of a control group there"
-    return Candidate("host-out-of-memory", 0.85, message, _out_of_host_memory(incident, end), evidence=evidence)
+    of_memory = out_of_memory(incident, end, head)
+    if of_memory is not None:
+        return of_memory
+    why = "sender unknown, and the kernel's out-of-memory counter did not move"
+    return Candidate("rank-killed", 0.7, f"{head}: {why}", evidence=_memory_evidence(incident, end))
 
 
 # -- exit codes ------------------------------------------------------------------------------------------
