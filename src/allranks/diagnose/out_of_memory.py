@@ -24,7 +24,7 @@ _TEXTS = {
 }
 _FIGURES = {name: tuple(map(re.compile, texts)) for name, texts in _TEXTS.items()}
 _GPU = re.compile(r"\bGPU (\d{1,4})\b")
-_OTHER = re.compile(rf"Process (\d{{1,9}}) has {_SIZE} memory in use")
+_OTHER = re.compile(rf"Process \d{{1,9}} has {_SIZE} memory in use")
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,9 @@ class GpuMemory:
 
     wanted: int | None = None
     total: int | None = None
-    free: int | None = None
     idle: int | None = None
     gpu: int | None = None
     others: int = 0  # held by other processes
-    pids: tuple[int, ...] = ()  # of processes that the message names
 
 
 def read_gpu(text: str) -> GpuMemory | None:
@@ -50,23 +48,21 @@ def read_gpu(text: str) -> GpuMemory | None:
     if idle is None and figures["reserved"] is not None and figures["allocated"] is not None:
         idle = max(0, figures["reserved"] - figures["allocated"])
     gpu = _GPU.search(text)
-    named = [(int(pid), _bytes(size, unit)) for pid, size, unit in _OTHER.findall(text)]
+    named = [_bytes(size, unit) for size, unit in _OTHER.findall(text)]
     total = figures["total"]
     free = figures["free"]
     others = 0
     ours = figures["ours"]
     if ours is None and named:  # torch 2.1 to 2.3 name this process by its pid alone: the largest is taken for it
-        ours = max(size for _, size in named)
+        ours = max(named)
     if total is not None and free is not None and ours is not None:
         others = max(0, total - free - ours)
     return GpuMemory(
         figures["wanted"],
         total,
-        free=free,
         idle=idle,
         gpu=int(gpu[1]) if gpu else None,
         others=others,
-        pids=tuple(pid for pid, _ in named),
     )
 
 

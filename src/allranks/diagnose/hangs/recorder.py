@@ -70,8 +70,7 @@ class RecorderEntry:
     `elements` and `dtype` are of its inputs, `result` and `result_dtype` of its outputs (0 and "" where they are not
     recorded).
 
-    `order` counts all calls of the rank; `created` is the unix time of the call, 0 where it is not known; `at` is the
-    program's frame.
+    `order` counts all calls of the rank; `at` is the program's frame.
     """
 
     seq: int
@@ -80,7 +79,6 @@ class RecorderEntry:
     dtype: str
     done: bool
     order: int = 0
-    created: float = 0.0
     at: Frame | None = None
     result: int = 0
     result_dtype: str = ""
@@ -157,7 +155,6 @@ class Transfer(NamedTuple):
     target: int
     is_send: bool
     order: int = 0
-    created: float = 0.0
     at: Frame | None = None
     elements: int = 0
     dtype: str = ""
@@ -252,7 +249,6 @@ class DumpedEntry(NamedTuple):
     output_dtypes: tuple[str, ...] = ()
     record_id: int = 0
     p2p_seq_id: int = 0
-    time_created_ns: int | None = None
     frames: Json = None
 
     @property
@@ -271,11 +267,6 @@ class DumpedEntry(NamedTuple):
             self.is_p2p,
             self.p2p_seq_id if self.is_p2p else self.collective_seq_id,
         )
-
-    @property
-    def created(self) -> float:
-        """The unix time of the call; 0 where it is not known."""
-        return (self.time_created_ns or 0) / 1e9
 
     @property
     def inputs(self) -> tuple[int, str]:
@@ -298,7 +289,6 @@ class DumpedEntry(NamedTuple):
             dtype=dtype,
             done=done,
             order=self.record_id,
-            created=self.created,
             at=None if done else self._place(),
             result=result,
             result_dtype=result_dtype,
@@ -314,7 +304,7 @@ class DumpedEntry(NamedTuple):
         is_send = match["arrow"] == "->"
         source, target = (rank, peer) if is_send else (peer, rank)
         elements, dtype = self.inputs if is_send else self.outputs
-        transfer = Transfer(source, target, is_send, self.record_id, self.created, self._place())
+        transfer = Transfer(source, target, is_send, self.record_id, self._place())
         return transfer._replace(elements=elements, dtype=dtype)
 
     def _place(self) -> Frame | None:

@@ -38,10 +38,8 @@ class LogLine:
     number: int = 0
     rank: int | None = None
     node: str = ""
-    pid: int | None = None
     gpu: int | None = None
     t: float | None = None
-    local_rank: int | None = None
     is_error: bool = False  # its level says so
 
     @property
@@ -103,14 +101,12 @@ def _with_prefix(line: LogLine, groups: Mapping[str, str]) -> LogLine:
         node=groups.get("node", line.node),
         t=t,
         rank=numbers.get("rank", line.rank),
-        local_rank=numbers.get("local_rank", line.local_rank),
-        pid=numbers.get("pid", line.pid),
         gpu=numbers.get("gpu", line.gpu),
         is_error=line.is_error or groups.get("level", "") in _ERRORS,
     )
 
 
-_NUMBERS = ("rank", "local_rank", "pid", "gpu")
+_NUMBERS = ("rank", "gpu")
 
 
 def _seconds_of_year(groups: Mapping[str, str]) -> float:
@@ -135,28 +131,28 @@ _PREFIXES = tuple(
     re.compile(pattern).match
     for pattern in (
         r"\[rank(?P<rank>\d+)\]: ?",
-        r"\[[a-z_]+(?P<local_rank>\d+)\]: ?",
-        r"\[[a-z_]+\d+\|(?P<local_rank>\d+)\]: ?",
-        r"\[(?P<local_rank>\d{1,4})\]:(?=\S)",
+        r"\[[a-z_]+\d+\]: ?",
+        r"\[[a-z_]+\d+\|\d+\]: ?",
+        r"\[\d{1,4}\]:(?=\S)",
         r"\[(?P<rank>\d{1,5})\] (?=[\w.-]+:\d+:\d+ \[)",
         r"std(?:out|err) [FP] ",
         r"\[pod/(?P<node>[^/\]]+)/[^\]]+\] ?",
         r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err|diag)>)?: ?",
         r"\[(?P<rank>\d+)\]<std(?:out|err)>: ?",
         r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) " + _MONTH + r" +(?P<day>\d\d?) " + _CLOCK + r" \d{4}(?=\[\d)",
-        r"\((?:\w+ )?pid=(?P<pid>\d+)(?:, ip=(?P<node>[\w.:-]+))?\) ?",
+        r"\((?:\w+ )?pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?",
         r" *(?P<rank>\d{1,4}): (?!\d)",
-        r"(?P<node>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>[^\]]{0,40})\] (?=NCCL|\S+:\d+ |\[?\w)",
-        r"\[(?P<level>[EWIF])(?P<month>\d\d?)(?P<day>\d\d) " + _CLOCK + r"(?P<pid>)(?: [\w.]+:\d+)?\] ?",
-        r"(?P<level>[EWIF])(?P<month>\d\d)(?P<day>\d\d) " + _CLOCK + r" +(?P<pid>\d+) \S+:\d+\] ?",
+        r"(?P<node>[\w.-]+):\d+:\d+ \[(?P<gpu>[^\]]{0,40})\] (?=NCCL|\S+:\d+ |\[?\w)",
+        r"\[(?P<level>[EWIF])(?P<month>\d\d?)(?P<day>\d\d) " + _CLOCK + r"(?: [\w.]+:\d+)?\] ?",
+        r"(?P<level>[EWIF])(?P<month>\d\d)(?P<day>\d\d) " + _CLOCK + r" +\d+ \S+:\d+\] ?",
         r"\[(?P<level>[EWIF]) \S+?:\d+\] ?",
         # Ray's C++ (util/logging.cc), SGLang (srt/utils.py), vLLM (logger.py), Composer, torch_xla's xla_dist.
-        r"\[" + _DATE + " " + _CLOCK + r" (?P<level>[DIWEFC]) (?P<pid>\d+) \d+\] ?",
+        r"\[" + _DATE + " " + _CLOCK + r" (?P<level>[DIWEFC]) \d+ \d+\] ?",
         r"\[(?:\d{4}-)?(?P<month>\d\d)-(?P<day>\d\d) " + _CLOCK + r"(?: [A-Z]{2}\d{1,4}){0,4}\] ?",
         _LEVEL + r" (?P<month>\d\d)-(?P<day>\d\d) " + _CLOCK + r" \[?[\w./-]{1,80}:\d+\] ?",
         r"\[?" + _DATE + "[ T]" + _CLOCK + _ZONE + r"\]?:? ?(?:- )?",
-        r"rank(?P<rank>\d+)\[(?P<pid>\d+)\]\[\w+\]: " + _LEVEL + ": ",
-        r"(?P<node>\d{1,3}(?:\.\d{1,3}){3}) \[(?P<local_rank>\d{1,4})\] ",
+        r"rank(?P<rank>\d+)\[\d+\]\[\w+\]: " + _LEVEL + ": ",
+        r"(?P<node>\d{1,3}(?:\.\d{1,3}){3}) \[\d{1,4}\] ",
         r"\((?:raylet|gcs_server|autoscaler)(?:, ip=(?P<node>[\w.:-]+))?\) ?",
         r"\[?(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?"
         + _MONTH

@@ -97,7 +97,6 @@ class Straggler(NamedTuple):
     operation: str = ""
     since_t: float | None = None
     before: float = 0.0
-    sequence: int = 0
     calls_of_step: int = 1
     is_mean: bool = False  # not at every step, but on average over a few
 
@@ -310,7 +309,7 @@ def _with_change(found: Straggler, steps: Sequence[GroupStep], floor: float) -> 
     after = middle(values[at:])
     if after - before < floor or before > APART * after:
         return found
-    return found._replace(since_t=measured[at].t, before=max(0.0, before), sequence=measured[at].sequence)
+    return found._replace(since_t=measured[at].t, before=max(0.0, before))
 
 
 def change_point(values: Sequence[float]) -> int | None:
