@@ -208,7 +208,7 @@ ROWS = (
         means="the GPU has contained an error of its own or of a peer's memory: dmesg names the Xid",
         also="nvlink-error", scope=RAISED),
     Row("nccl-alloc", "cuda-out-of-memory", WEAK, "NCCL include/alloc.h",
-        "Failed to CUDA", r"Failed to CUDA (?:malloc|calloc)(?: async)? \d+ bytes", confidence=0.6, scope=RAISED),
+        "Failed to CUDA", r"Failed to CUDA (?:malloc|calloc)(?: async)? \d+ bytes", confidence=0.6),
     Row("gpu-reset", "gpu-hardware-error", ROOT, "NVIDIA driver",
         "GPU requires reset|needs to be reset|requires a reset",
         "GPU requires reset|GPU (?:likely )?needs to be reset", confidence=0.75),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from .row import Sign, table
+from .row import HARMLESS, table
 
-H = Sign.HARMLESS
 ROWS = (
     *table(
-        "torch socket.cpp, ProcessGroupNCCL.cpp, distributed/run.py", H, "",
+        "torch socket.cpp, ProcessGroupNCCL.cpp, distributed/run.py", HARMLESS, "",
         [("errno-97", "client socket cannot be initialized|"
          "Address family not supported", r"client socket cannot be initialized to connect"),
         ("socket-name", "hostname of the client socket", r"hostname of the client socket cannot be retrieved"),
@@ -27,7 +26,7 @@ ROWS = (
         ("kernel-async", "might be asynchronously reported", r"kernel errors might be asynchronously reported")],
     ),
     *table(
-        "NCCL net.cc, plugin.cc, transport/p2p.cc, ibvwrap.cc (INFO)", H, "",
+        "NCCL net.cc, plugin.cc, transport/p2p.cc, ibvwrap.cc (INFO)", HARMLESS, "",
         [("no-plugin", "ould not find: libnccl|dlerror|lugin",
          r"(?i)^(?!.*version `).*(?:no plugin found|Could not find: libnccl|dlerror=libnccl|"
          r"Plugin load \(lib\S+\) returned \d"
@@ -42,7 +41,7 @@ ROWS = (
          r"NCCL INFO .*NVLS (?:not|disabled|multicast support is not)")],
     ),
     *table(
-        "TensorFlow, torchvision, wandb, urllib3, git messages of libraries beside the training", H, "",
+        "TensorFlow, torchvision, wandb, urllib3, git messages of libraries beside the training", HARMLESS, "",
         [("cuda-factory", "nable to register|TensorRT|dynamic library", r"Could not load dynamic library|"
          r"Unable to register cu\w+ factory|Could not find TensorRT"),
         ("image-extension", "Failed to load image", r"Failed to load image Python extension"),
@@ -53,13 +52,14 @@ ROWS = (
         ("exception-ignored", "Exception ignored", r"Exception ignored in")],
     ),
     *table(
-        "bitsandbytes cuda_setup (a hint), Slurm job_mgr.c at its first start, pyxis after a failed import", H, "",
+        "bitsandbytes cuda_setup (a hint), Slurm job_mgr.c at its first start, pyxis after a failed import", HARMLESS,
+        "",
         [("cuda-hint", "If you get `CUDA error", r"If you get `CUDA error"),
         ("state-file", "state file", r"Could not open \w+ state file"),
         ("squashfs", "could not remove squashfs", r"could not remove squashfs")],
     ),
     *table(
-        "OpenSSH, bash, systemd", H, "",
+        "OpenSSH, bash, systemd", HARMLESS, "",
         # readpass.c: ssh has no terminal to ask at. What it wanted to ask stands in the next line.
         [("askpass", "ssh_askpass", r"ssh_askpass: (?:exec|fork|pipe|dup2)\b"),
         ("identity-file", "Identity file", r"Identity file \S+ not accessible"),

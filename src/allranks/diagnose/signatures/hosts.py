@@ -268,7 +268,7 @@ ROWS = (
         r"Can't find a `node_ip_address\.json`|Timed out waiting for head node to start|"
         r"No available agent to submit job|(?:[Ff]ailed|"
         r"Unable) to connect to GCS\b(?:.{0,20} at (?:address )?(?P<peer>[\w.-]+):(?P<port>\d+))?", confidence=0.7,
-        means="the head node of Ray does not answer", scope=RAISED),
+        means="the head node of Ray does not answer"),
     Row("ray-session", "orphan-process", ROOT, "Ray python/ray/_private/node.py, services.py: a cluster of before",
         "persisted value|Ray is trying to start at",
         r"Session name \S+ does not match persisted value|Ray is trying to start at .* is already running",

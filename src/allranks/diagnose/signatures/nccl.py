@@ -226,7 +226,7 @@ ROWS = (
     Row("deepep-late", "straggler", SYMPTOM,
         "DeepEP csrc/deep_ep.cpp: kernels of dispatch and combine wait for the other ranks", "DeepEP",
         r"DeepEP\b.{0,40}timeout", confidence=0.46,
-        means="another rank did not come to it, or the fabric lost what it sent", also="nccl-ib-error", scope=RAISED),
+        means="another rank did not come to it, or the fabric lost what it sent", also="nccl-ib-error"),
     Row("nccl-net-id", "unknown", SYMPTOM,
         "NCCL graph/topo.h: a device of another rank's graph is not among this one's",
         "find NET with id", "Could not find NET with id", confidence=0.35,

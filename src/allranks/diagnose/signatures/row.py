@@ -24,13 +24,14 @@ ROOT = Sign.ROOT
 WEAK = Sign.WEAK
 SYMPTOM = Sign.SYMPTOM
 CASCADE = Sign.CASCADE
+HARMLESS = Sign.HARMLESS
 
 
 class Scope(enum.Flag):
     """The texts that a row is tried on."""
 
     LOG = enum.auto()  # a line of a log, whoever wrote it
-    EXCEPTION = enum.auto()  # `Type: text` of the exception that ended a rank, on one line
+    EXCEPTION = enum.auto()  # `Type: text` of the exception that ended a rank, on one line: rows of ROOT and CASCADE
     AGENT = enum.auto()  # an agent's own words on what it could not do
 
 
