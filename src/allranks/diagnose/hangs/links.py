@@ -8,7 +8,7 @@ slow, and nothing hangs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from allranks.findings import Hang
@@ -25,7 +25,7 @@ SAID = 3  # links that a message names
 Samples = Mapping[int, StackSample]
 Names = Mapping[int, str]  # nodes by rank
 Link = tuple[str, str]  # two nodes, or two addresses
-FarEnds = Mapping[Link, tuple[int, RankSocket]]  # by the two addresses of a connection, the rank whose end it is
+OtherEnd = tuple[int, RankSocket]  # of a connection between ranks, with the rank
 ACK_OF_SYN = 1  # tcpi_bytes_acked of who connected counts the SYN
 
 
@@ -54,9 +54,7 @@ def dead_link(
     which nothing has moved.
     """
     least = _least_retransmits(quiet)
-    far_ends = _far_ends(second)
-    ends = [end for rank in sorted(second) for end in _dead_ends(rank, first, second, far_ends, names, addresses)]
-    ends = [end for end in ends if end.connection.retransmits >= least]
+    ends = [end for end in _dead_ends(first, second, names, addresses) if end.connection.retransmits >= least]
     if not ends:
         return None
     directed = [end for end in ends if end.is_directed]
@@ -123,9 +121,7 @@ def _slow(cause: str, said: Sequence[str], links: Mapping[Link, Sequence[LinkEnd
 
 
 def _waiting_links(first: Samples, second: Samples, names: Names) -> dict[Link, list[LinkEnd]]:
-    far_ends = _far_ends(second)
-    ends = [end for rank in sorted(second) for end in _waiting_ends(rank, first, second, far_ends, names)]
-    return group(ends, lambda end: (end.sender, end.receiver))
+    return group(_waiting_ends(first, second, names), lambda end: (end.sender, end.receiver))
 
 
 def _far(samples: Samples, rank: int) -> dict[Link, RankSocket]:
@@ -135,27 +131,33 @@ def _far(samples: Samples, rank: int) -> dict[Link, RankSocket]:
     return {(one.local, one.peer): one for one in samples[rank].sockets if not is_loopback(one.peer)}
 
 
-def _far_ends(samples: Samples) -> FarEnds:
-    """List all connections between ranks by their two ends: to search the samples for each is quadratic."""
-    far_ends: dict[Link, tuple[int, RankSocket]] = {}
-    for rank in samples:
-        for ends, one in _far(samples, rank).items():
+def _connections(
+    first: Samples, second: Samples
+) -> Iterator[tuple[int, RankSocket | None, RankSocket, OtherEnd | None]]:
+    """Give the connections of all ranks to other machines: as each was, as it is, and its other end.
+
+    Those are found by the two addresses: to search the samples for each is quadratic.
+    """
+    far_ends: dict[Link, OtherEnd] = {}
+    for rank in second:
+        for ends, one in _far(second, rank).items():
             far_ends.setdefault(ends, (rank, one))
-    return far_ends
+    for rank in sorted(second):
+        before = _far(first, rank)
+        for ends, one in _far(second, rank).items():
+            yield rank, before.get(ends), one, far_ends.get((one.peer, one.local))
 
 
-def _waiting_ends(rank: int, first: Samples, second: Samples, far_ends: FarEnds, names: Names) -> Iterable[LinkEnd]:
-    """Find the connections of a rank to other ranks that had data on its way in both samples."""
-    before = _far(first, rank)
-    for ends, one in _far(second, rank).items():
-        other_end = far_ends.get((one.peer, one.local))
-        if ends not in before or other_end is None or not (before[ends].queued and one.queued):
+def _waiting_ends(first: Samples, second: Samples, names: Names) -> Iterator[LinkEnd]:
+    """Find the connections to other ranks that had data on its way in both samples."""
+    for rank, before, one, other_end in _connections(first, second):
+        if before is None or other_end is None or not (before.queued and one.queued):
             continue
         peer_rank, _ = other_end
         here = names.get(rank, "")
         there = names.get(peer_rank, "")
         if not here or here != there:  # else no network is between them: the store of rank 0 is asked by its own rank
-            yield LinkEnd(rank, one, here, there, True, peer_rank, one.acked - before[ends].acked)
+            yield LinkEnd(rank, one, here, there, True, peer_rank, one.acked - before.acked)
 
 
 def _waiting_line(end: LinkEnd) -> str:
@@ -187,22 +189,13 @@ def _look_at(links: Iterable[Link]) -> str:
     )
 
 
-def _dead_ends(
-    rank: int,
-    first: Samples,
-    second: Samples,
-    far_ends: FarEnds,
-    names: Names,
-    addresses: Mapping[str, str],
-) -> Iterable[LinkEnd]:
-    """Find the connections of a rank that got no answer from one sample to the next."""
-    before = _far(first, rank)
-    for ends, one in _far(second, rank).items():
-        has_moved = ends not in before or before[ends].acked != one.acked
+def _dead_ends(first: Samples, second: Samples, names: Names, addresses: Mapping[str, str]) -> Iterator[LinkEnd]:
+    """Find the connections that got no answer from one sample to the next."""
+    for rank, before, one, other_end in _connections(first, second):
+        has_moved = before is None or before.acked != one.acked
         if one.retransmits < RETRANSMITS or (not one.connecting and (has_moved or not one.queued)):
             continue
         here = names.get(rank, "")
-        other_end = far_ends.get((one.peer, one.local))
         if other_end is None:
             yield LinkEnd(rank, one, here, addresses.get(one.peer.rpartition(":")[0], one.peer), False)
             continue
