@@ -168,14 +168,13 @@ def account(recordings: Sequence[RankRecording]) -> Account | None:
     stalls = [stall for group in groups for stall in _stalls(group, by_rank, mute)]
     unmatched = [one for group in groups for one in _unmatched(group, by_rank, mute)]
     matched = _matched(groups, by_rank)
-    unheard = tuple(f"rank {r.rank}: {r.error}" for r in recordings if r.error)
+    unheard = [f"rank {r.rank}: {r.error}" for r in recordings if r.error]
     different = [stall for stall in stalls if stall.is_different]
     if different:
         return _different(different, unheard)
     unequal = [sentence for group in groups for sentence in _unequal(group, by_rank)]
     if unequal:
-        lines = (*(f"flight recorder: {sentence}" for sentence in unequal[:EVIDENCE]), *unheard)
-        return Account(CollectiveFault.DIFFERENT, (), unequal[0], lines, is_shape=True)
+        return Account(CollectiveFault.DIFFERENT, (), unequal[0], _lines(unequal, unheard), is_shape=True)
     reasons: list[Stall | Unmatched] = [*stalls, *unmatched]
     waits = _absences(stalls, unmatched)
     waited_for = {rank for reason in reasons for rank in reason.missing}
@@ -192,7 +191,8 @@ def account(recordings: Sequence[RankRecording]) -> Account | None:
         # the blamed rank's send or receive comes first; where none is blamed, any of them
         crossed.sort(key=lambda reason: not (isinstance(reason, Unmatched) and (not blamed or reason.rank in blamed)))
         message = "; ".join(reason.says() for reason in crossed[:SAID])
-        return Account(CollectiveFault.ORDER, blamed, message, (*_lines(crossed), *unheard))
+        lines = _lines([reason.says() for reason in crossed[:EVIDENCE]], unheard)
+        return Account(CollectiveFault.ORDER, blamed, message, lines)
     passed = [stall for group in groups for stall in _unlike(group, by_rank)]
     if passed:
         return replace(_different(passed, unheard), is_over=True)
@@ -202,7 +202,7 @@ def account(recordings: Sequence[RankRecording]) -> Account | None:
         return None
     source, target = min(matched)
     message = f"rank {source} sends to rank {target}, which receives from it, and neither comes through"
-    return Account(CollectiveFault.TOGETHER, (), message, (f"flight recorder: {message}", *unheard))
+    return Account(CollectiveFault.TOGETHER, (), message, _lines([message], unheard))
 
 
 def _called_by_all(stalls: Sequence[Stall], unheard: Sequence[str]) -> Account:
@@ -210,9 +210,10 @@ def _called_by_all(stalls: Sequence[Stall], unheard: Sequence[str]) -> Account:
     behind = next((stall for stall in stalls if stall.is_stuck and len(stall.waiting) <= len(stall.through)), None)
     if behind is not None:
         message = behind.says_stuck(behind.waiting)
-        return Account(CollectiveFault.BEHIND, behind.waiting, message, (f"flight recorder: {message}", *unheard))
+        return Account(CollectiveFault.BEHIND, behind.waiting, message, _lines([message], unheard))
     alike = [stall for stall in stalls if not stall.missing] or stalls
-    return Account(CollectiveFault.TOGETHER, (), alike[0].says(), (*_lines(alike[:1]), *unheard))
+    message = alike[0].says()
+    return Account(CollectiveFault.TOGETHER, (), message, _lines([message], unheard))
 
 
 # -- what is unfinished ----------------------------------------------------------------------------------
@@ -421,7 +422,8 @@ def _idle(by_rank: Recorded) -> set[int]:
 def _different(stalls: Sequence[Stall], unheard: Sequence[str]) -> Account:
     odd = tuple(sorted({rank for stall in stalls for rank in outside_most(stall.kinds)}))
     is_shape = len({entry.operation for entry in stalls[0].inside.values()}) == 1
-    return Account(CollectiveFault.DIFFERENT, odd, stalls[0].says(), (*_lines(stalls), *unheard), is_shape)
+    sentences = [stall.says() for stall in stalls[:EVIDENCE]]
+    return Account(CollectiveFault.DIFFERENT, odd, sentences[0], _lines(sentences, unheard), is_shape)
 
 
 def _blamed(
@@ -444,8 +446,8 @@ def _blamed(
         texts[f"{count_ranks(sorted(left))} {plural(len(left), 'stands', 'stand')} in no call at all"] = None
     case = CollectiveFault.STUCK if stuck else CollectiveFault.MISSING
     sentences = list(texts)
-    evidence = [f"flight recorder: {text}" for text in sentences[:EVIDENCE]]
-    return Account(case, tuple(sorted({*absent, *stuck})), "; ".join(sentences[:SAID]), (*evidence, *unheard))
+    message = "; ".join(sentences[:SAID])
+    return Account(case, tuple(sorted({*absent, *stuck})), message, _lines(sentences, unheard))
 
 
 def _most_waited_for(circles: Iterable[Collection[int]], reasons: Iterable[Stall | Unmatched]) -> Ranks:
@@ -461,8 +463,8 @@ def _most_waited_for(circles: Iterable[Collection[int]], reasons: Iterable[Stall
     return (most[0][0],)
 
 
-def _lines(stalls: Sequence[Stall | Unmatched]) -> tuple[str, ...]:
-    return tuple(f"flight recorder: {stall.says()}" for stall in stalls[:EVIDENCE])
+def _lines(sentences: Sequence[str], unheard: Sequence[str]) -> tuple[str, ...]:
+    return (*(f"flight recorder: {sentence}" for sentence in sentences[:EVIDENCE]), *unheard)
 
 
 CONDITION = "Look for a condition on rank or data there"
