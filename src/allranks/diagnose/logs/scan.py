@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import accumulate
 
@@ -25,23 +25,26 @@ LONG = 4096  # bytes of a line that are kept
 _STRIP = VARIABLE.encode()
 
 
-def _numbers_of(word: bytes, joined: bytes, starts: Sequence[int]) -> Iterator[int]:
-    """Yield the numbers of the texts that hold a word, of texts that are joined by newlines and start there."""
-    at = joined.find(word)
-    while at >= 0:
-        number = bisect_right(starts, at) - 1
-        yield number
-        at = joined.find(word, starts[number + 1])
+def _search(texts: Sequence[bytes]) -> Callable[[bytes], Iterator[int]]:
+    """Make a search for the numbers of the texts that hold a word: it goes through all of them at once."""
+    joined = b"\n".join(texts)
+    starts = [0, *accumulate(len(text) + 1 for text in texts)]
+
+    def numbers_of(word: bytes) -> Iterator[int]:
+        at = joined.find(word)
+        while at >= 0:
+            number = bisect_right(starts, at) - 1
+            yield number
+            at = joined.find(word, starts[number + 1])
+
+    return numbers_of
 
 
 def _least(words: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Leave out the words that hold another: each is searched in all of them at once, as they were one text."""
+    """Leave out the words that hold another."""
     literals = sorted(set(words))
-    joined = b"\n".join(literals)
-    starts = [0, *accumulate(len(word) + 1 for word in literals)]
-    longer: set[int] = set()
-    for index, word in enumerate(literals):
-        longer.update(number for number in _numbers_of(word, joined, starts) if number != index)
+    numbers_of = _search(literals)
+    longer = {number for index, word in enumerate(literals) for number in numbers_of(word) if number != index}
     return tuple(word for at, word in enumerate(literals) if at not in longer)
 
 
@@ -126,10 +129,9 @@ class Filter:
 
 
 def holding(texts: Sequence[bytes], words: Iterable[bytes]) -> set[int]:
-    """Find the numbers of the texts that hold a word: each word is searched in all texts at once."""
-    joined = b"\n".join(texts)
-    starts = [0, *accumulate(len(t) + 1 for t in texts)]
-    return {number for word in words for number in _numbers_of(word, joined, starts)}
+    """Find the numbers of the texts that hold a word."""
+    numbers_of = _search(texts)
+    return {number for word in words for number in numbers_of(word)}
 
 
 def last_lines(data: bytes, count: int = TAIL) -> list[bytes]:
