@@ -17,7 +17,6 @@ from .row import Row, Scope, Sign
 
 __all__ = ["Row", "Scope", "Sign"]
 
-_REPORTS = frozenset(row.id for row in launchers.ROWS if row.rule == "exit-code")
 _GENERAL = frozenset(
     (
         *("refused", "connect-timeout", "no-route", "peer-closed", "remote-closed", "remote-error"),
@@ -29,9 +28,7 @@ _ALL = (
     *(*accelerators.ROWS, *gpu.ROWS, *nccl.ROWS, *c10d.ROWS, *program.ROWS, *launchers.ROWS),
 )
 ROWS: tuple[Row, ...] = (
-    *(r for r in _ALL if r.id in _REPORTS),
-    *(r for r in _ALL if r.id not in _REPORTS | _GENERAL),
-    *(r for r in _ALL if r.id in _GENERAL),
+    *sorted(_ALL, key=lambda row: (row.rule != "exit-code", row.id in _GENERAL)),
     *raised.LAST,
     *launchers.GENERAL,
     *vocabulary.ROWS,
@@ -89,11 +86,7 @@ def _candidates(shape: str) -> tuple[Row, ...]:
 
 def row_of(text: str) -> tuple[Row, re.Match[str]] | None:
     """Find the row that a line of a log fits, with its match; the site's own rows come first."""
-    for row in site.rows():
-        match = row.find(text)
-        if match is not None:
-            return row, match
-    for row in _candidates(text.translate(_STRIP)):
+    for row in (*site.rows(), *_candidates(text.translate(_STRIP))):
         match = row.find(text)
         if match is not None:
             return row, match
