@@ -200,7 +200,7 @@ def _from_signal(end: RankEnd, signal: int) -> Failure:
 def _from_abort(end: RankEnd) -> Failure:
     """Read the last words before a SIGABRT, C++'s way to end: they tell a rank's own failure from a peer's."""
     failure = Failure(end, FailureRole.ROOT, "crashed", SHAPES, signal=ABORT)
-    last = _last_words(end, 30)
+    last = _last_lines(end.tail, 30)
     if SHAPES in last:
         return replace(failure, signature=row_of_exception("", last))
     peer = lost_peer("", last)
@@ -209,10 +209,6 @@ def _from_abort(end: RankEnd) -> Failure:
     if _UNJOINED in last:
         return replace(failure, role=FailureRole.UNEXPLAINED, key=_UNJOINED)
     return replace(failure, key="signal 6")
-
-
-def _last_words(end: RankEnd, count: int) -> str:
-    return _last_lines(end.tail, count)
 
 
 def _last_lines(tail: str, count: int) -> str:
@@ -226,7 +222,7 @@ def no_module(tail: str) -> re.Match[str] | None:
 
 
 def _from_code(end: RankEnd) -> Failure:
-    peer = lost_peer("", _last_words(end, 10))
+    peer = lost_peer("", _last_lines(end.tail, 10))
     if peer is not None:
         return Failure(end, FailureRole.CONSEQUENCE, "exited", peer, peer=peer)
     failure = Failure(end, FailureRole.ROOT, "exited", f"code {end.fact.code}")

@@ -11,12 +11,10 @@ from ..causes import CAUSES, cause_or_unknown
 from ..incident import Incident
 from ..words import name_nodes
 
-ENGINES = frozenset({OF_SLURM})
-
 
 def engine_ended(incident: Incident) -> Candidate | None:
     """Take the engine's word for the job: a time limit, a preemption, a cancelled job, a failed node."""
-    finding = next((f for f in incident.findings if f.check in ENGINES and f.status == "fail"), None)
+    finding = next((f for f in incident.findings if f.check == OF_SLURM and f.status == "fail"), None)
     if finding is None:
         return None
     cause = cause_or_unknown(finding.id)

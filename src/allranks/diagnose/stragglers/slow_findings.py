@@ -9,7 +9,7 @@ from allranks.findings import Finding, Where
 from allranks.protocol.samples import LinkCount
 from allranks.text import count_of, format_percent, format_ranks, format_rate, format_time, join_words, plural
 
-from ..words import utc
+from ..words import on_node, utc
 from .lateness import Straggler, middle
 from .reasons import Reason
 
@@ -20,10 +20,7 @@ ALWAYS = 0.9  # share of the steps from which it is every one
 
 def name_with_node(ranks: Sequence[int], node_of: Mapping[int, str]) -> str:
     """Write `rank 5 on h3`."""
-    node = node_of.get(ranks[0], "")
-    if node:
-        return f"{format_ranks(ranks)} on {node}"
-    return format_ranks(ranks)
+    return on_node(format_ranks(ranks), node_of.get(ranks[0]))
 
 
 def slow_rank_finding(found: Straggler, reason: Reason | None, node_of: Mapping[int, str], step: int | None) -> Finding:
