@@ -53,7 +53,7 @@ class RankEnd:
 
     @cached_property
     def details(self) -> ErrorDetails:
-        """What allranks' runner adds to its error file; empty where it left none."""
+        """What the runner has written into its error file, where it died of an exception."""
         return decode_parts(ErrorDetails, (self.fact.error or {}).get("allranks"))
 
     @cached_property
@@ -133,7 +133,7 @@ class Incident:
 
     @cached_property
     def calls(self) -> dict[int, tuple[ErrorCall, ...]]:
-        """The newest collectives of the ranks that left an error file."""
+        """The newest collectives of the ranks that left an error file; the oldest first."""
         return {e.rank: e.details.calls for e in self.exits if e.details.calls}
 
     @property

@@ -43,6 +43,7 @@ _OF_SHELL = re.compile(
     r"[^\s:]{1,300}: line \d{1,9}: |[^\s:]{1,300}: (?:\d{1,9}: )?[^\n:]{1,300}: (?:command )?not found$"
     r"|env: [^\n]{1,300}: No such file or directory$"
 )
+USAGE = re.compile(r"^usage: ", re.MULTILINE)  # argparse, and what is like it
 _REFUSAL = re.compile(r"[^\s:][^\n:]{0,200}: error: ")
 NO_SCRIPT = re.compile(r"can't (?:open file|find '__main__' module in) '?([^'\n]+)'?(?:: \[Errno (\d+)\] ([^\n]+))?")
 # CPython: Lib/runpy.py, _get_module_details, through Modules/main.c: what `python -m` says before it runs a line.
@@ -226,7 +227,7 @@ def _from_code(end: RankEnd) -> Failure:
     if peer is not None:
         return Failure(end, FailureRole.CONSEQUENCE, "exited", peer, peer=peer)
     failure = Failure(end, FailureRole.ROOT, "exited", f"code {end.fact.code}")
-    is_refusal = end.fact.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE) and "error: " in end.tail
+    is_refusal = end.fact.code == 2 and USAGE.search(end.tail) and "error: " in end.tail
     is_start = end.hides or end.fact.code in NOT_STARTED or LOST_ENVIRONMENT.find(end.tail) is not None
     if is_refusal or is_start or no_module(end.tail) is not None:
         return failure
@@ -235,7 +236,7 @@ def _from_code(end: RankEnd) -> Failure:
 
 def refuses_arguments(tail: str) -> bool:
     """Tell whether a log ends as argparse, and what is like it, refuses a command line."""
-    return re.search(r"^usage: ", tail, re.MULTILINE) is not None and _REFUSAL.match(_last_lines(tail, 1)) is not None
+    return USAGE.search(tail) is not None and _REFUSAL.match(_last_lines(tail, 1)) is not None
 
 
 def ends_as_failed(tail: str) -> bool:
@@ -371,9 +372,9 @@ def _root_cause(tail: str) -> End | None:
 
 def _by_error_file(end: RankEnd, ranks: tuple[int, ...]) -> RankEnd:
     """Take the first rank that left an error file, where a launcher names none (deepspeed)."""
-    detail = end.details
-    if detail.rank is not None and detail.rank != end.rank and detail.rank in ranks:
-        return replace(end, fact=end.fact._replace(rank=detail.rank, pid=detail.pid))
+    rank = end.details.rank
+    if rank is not None and rank != end.rank and rank in ranks:
+        return replace(end, fact=end.fact._replace(rank=rank, pid=end.details.pid))
     if len(ranks) > 1:
         return replace(end, tail=_without_others(end.tail, end.rank))
     return end

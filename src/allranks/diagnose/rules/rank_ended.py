@@ -46,6 +46,7 @@ from .failures import (
     NOT_ON_PATH,
     NOT_STARTED,
     SHAPES,
+    USAGE,
     AlikeFailures,
     Failure,
     FailureRole,
@@ -366,7 +367,7 @@ def _stated(incident: Incident, end: RankEnd) -> Candidate | None:
             remedy = f"mount {script.removesuffix(RUNNER)} into the container of --wrap (Apptainer: --bind DIRECTORY)"
         cause = "permission-denied" if absent[2] == "13" else "remote-path-missing"
         return Candidate(cause, 0.95, f"could not open the script {script}: {why.rstrip(']')}", remedy)
-    is_usage = end.fact.code == 2 and re.search(r"^usage: ", end.tail, re.MULTILINE)
+    is_usage = end.fact.code == 2 and USAGE.search(end.tail)
     if is_usage or (end.hides and refuses_arguments(end.tail)):
         refusals = [one_line(line) for line in end.tail.splitlines() if "error: " in line]
         message = ": ".join(("refused the arguments of the program", *refusals[-1:]))
