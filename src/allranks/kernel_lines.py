@@ -22,7 +22,7 @@ class KernelLineKind(NamedTuple):
     """Lines of one kind.
 
     One of `needs` stands in every line that `pattern` finds. `cause`, `role` and `confidence` are what the diagnosis
-    makes of it (`diagnose/signatures/row.py`), `remedy` what the check says; `label` is the finding's id. A check
+    makes of it (`diagnose/signatures/row.py`), `remedy` what both say (`advice`); `label` is the finding's id. A check
     counts lines of the last `days` (0: since boot), from `least` of them on.
     """
 
@@ -38,6 +38,16 @@ class KernelLineKind(NamedTuple):
     label: str = CHECK
     days: float = 0.0
     least: int = 1
+
+    def advice(self, node: str, disk: str = "--scan") -> str:
+        """Write what to do on a node; `disk` is what smartctl is to look at."""
+        return self.remedy.format(
+            node=node,
+            log=f"ssh {node} 'sudo dmesg -T | tail -n 200'",
+            nfs=f"ssh {node} 'nfsstat -m'",
+            smart=f"ssh {node} 'sudo smartctl {disk}'",
+            ras=f"ssh {node} 'sudo ras-mc-ctl --errors'",
+        )
 
 
 NIC = "reseat or replace the adapter or its cable in {node}. Look: ssh {node} 'sudo dmesg -T | grep mlx5'"

@@ -310,18 +310,12 @@ ROWS = (
 
 # Causes whose own remedy says more than what the check of a node advises.
 _OWN_REMEDY = frozenset({"host-out-of-memory", "too-many-open-files", "node-network-down", "segfault-native"})
-_LOOKS = {
-    "log": "ssh {node} 'sudo dmesg -T | tail -n 200'",
-    "nfs": "ssh {node} nfsstat -m",
-    "smart": "ssh {node} sudo smartctl --scan",
-    "ras": "ssh {node} sudo ras-mc-ctl --errors",
-}
 
 
 def _kernel_row(kind: KernelLineKind) -> Row:
     fix = ""
     if kind.cause not in _OWN_REMEDY:
-        advice = kind.remedy.format(node="{node}", **_LOOKS)
+        advice = kind.advice("{node}")
         fix = f"{advice[0].upper()}{advice[1:]}"
     return Row(
         f"kernel-{kind.id}",

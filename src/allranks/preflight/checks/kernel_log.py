@@ -12,7 +12,7 @@ from allranks.kernel_lines import KIND_BY_ID, KernelLineKind, kernel_line_kind
 from allranks.protocol.records import NamedTuple
 from allranks.text import format_ago, join_names, plural
 
-from ..compare import Findings, Nodes, alike, by_item, collected, remote, warn
+from ..compare import Findings, Nodes, alike, by_item, collected, warn
 from ..host import Host, kernel_lines, kernel_text, search_in, uptime
 from ..typed_facts import Request
 
@@ -59,14 +59,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
 
 def _remedy(kind: KernelLineKind, node: str, line: str) -> str:
     device = search_in(DEVICE, line)
-    disk = f"-a /dev/{device}" if device else "--scan"
-    return kind.remedy.format(
-        node=node,
-        log=f"ssh {node} 'sudo dmesg -T | tail -n 200'",
-        nfs=remote(node, "nfsstat -m"),
-        smart=remote(node, f"sudo smartctl {disk}"),
-        ras=remote(node, "sudo ras-mc-ctl --errors"),
-    )
+    return kind.advice(node, f"-a /dev/{device}" if device else "--scan")
 
 
 def _when(kind: KernelLineKind, one: Logged) -> str:
