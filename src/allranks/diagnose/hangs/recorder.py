@@ -304,8 +304,7 @@ class DumpedEntry(NamedTuple):
         is_send = match["arrow"] == "->"
         source, target = (rank, peer) if is_send else (peer, rank)
         elements, dtype = self.inputs if is_send else self.outputs
-        transfer = Transfer(source, target, is_send, self.record_id, self._place())
-        return transfer._replace(elements=elements, dtype=dtype)
+        return Transfer(source, target, is_send, self.record_id, self._place(), elements=elements, dtype=dtype)
 
     def _place(self) -> Frame | None:
         frames = decode_each(DumpedFrame, self.frames)
@@ -405,8 +404,7 @@ def read_recording(rank: int, answer: Mapping[str, Json]) -> RankRecording:
 def _transfer(rank: int, one: DumpedTransfer, posted: Mapping[TransferEnds, int]) -> Transfer:
     number = one.number or posted.get(one.ends, 0)
     ends = (rank, one.peer) if one.is_send else (one.peer, rank)
-    transfer = Transfer(*ends, one.is_send)
-    return transfer._replace(tag=one.tag, number=number, is_asynchronous=not one.is_blocking)
+    return Transfer(*ends, one.is_send, tag=one.tag, number=number, is_asynchronous=not one.is_blocking)
 
 
 def read_torch_dump(rank: int, document: Json) -> RankRecording:
