@@ -138,6 +138,14 @@ class Hang(NamedTuple):
     nodes: tuple[str, ...] = ()  # sender and receiver, where a link is at fault
     of_role: str = ""  # the culprits are ranks of this other role. The node is then the first of `nodes`
 
+    @property
+    def place(self) -> Where:
+        """Where its `nodes` say that it is: a rank of another role, or a link."""
+        if self.of_role:
+            return Where(node=self.nodes[0], rank=self.culprits[0], role=self.of_role)
+        sender, receiver = self.nodes
+        return Where(node=sender or None, peer=receiver or None)
+
 
 # What a verdict rests on: facts of processes, nodes and checks, else the tier of a line (diagnose/verdict.py).
 EvidenceName = Literal["observed", "stated", "general", "own-failure", "complaint", "guess", "none"]

@@ -19,7 +19,7 @@ from allranks.diagnose.hangs.between_roles import RoleStandstill, between_roles,
 from allranks.diagnose.hangs.doing import ActivityKind, Doing, doing, read_sample, waits_for_own_processes
 from allranks.diagnose.hangs.links import dead_link, lossy_link, slow_link
 from allranks.diagnose.hangs.recorder import read_recording
-from allranks.findings import Finding, Hang, Where, place_of
+from allranks.findings import Finding, Hang, place_of
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import CountersMessage, StacksMessage
 from allranks.protocol.orders import CountersOrder, StacksOrder
@@ -341,9 +341,7 @@ class HangWatch:
     def _hang_finding(self, hang: Hang, names: Mapping[int, str], quiet: float) -> Finding:
         where = place_of([names[r] for r in hang.culprits if r in names], hang.culprits)
         where = where._replace(pid=next((r.pid for r in self.roster.ranks() if r.rank == where.rank), None))
-        if hang.of_role:
-            where = Where(node=hang.nodes[0], rank=hang.culprits[0], role=hang.of_role)
-        elif hang.nodes:
-            where = Where(node=hang.nodes[0], peer=hang.nodes[1])
+        if hang.nodes:
+            where = hang.place
         message = f"no rank has come further for {quiet:.0f} s: {hang.message}"
         return Finding(hang.cause, "warn", message, hang.remedy, where, hang.evidence)

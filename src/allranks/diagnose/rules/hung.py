@@ -30,7 +30,7 @@ def hung(incident: Incident) -> Candidate | None:
         hang.remedy,
         evidence=hang.evidence,
         culprits=culprits,
-        where=_place(incident, hang),
+        where=hang.place if hang.nodes else place_of(incident, hang.culprits),
         t=incident.detected_t,
     )
 
@@ -47,15 +47,6 @@ def _left_early(incident: Incident, hang: Hang) -> Hang:
         message=hang.message.replace("ended with code 0", "ended with code 0 and without destroy_process_group", 1),
         remedy=remedy.format(rank=min(left)),
     )
-
-
-def _place(incident: Incident, hang: Hang) -> Where:
-    if hang.of_role:
-        return Where(node=hang.nodes[0], rank=hang.culprits[0], role=hang.of_role)
-    if not hang.nodes:
-        return place_of(incident, hang.culprits)
-    sender, receiver = hang.nodes
-    return Where(node=sender or None, peer=receiver or None)
 
 
 def init_timeout(incident: Incident) -> Candidate | None:
