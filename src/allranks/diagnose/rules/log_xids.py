@@ -23,7 +23,6 @@ PROGRAM = {
 }
 CONSEQUENCE = frozenset({43, 45})  # of what came before
 CODES = {
-    32: "invalid or corrupted push buffer stream",
     38: "driver firmware error",
     61: "internal micro-controller breakpoint",
 }
