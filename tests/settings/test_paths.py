@@ -3,8 +3,12 @@
 import pytest
 
 from allranks.settings import RunSpec
-from allranks.settings.paths import ELSEWHERE, ON_NODES, against, anchored
+from allranks.settings.paths import against, anchored
 from allranks.settings.table import SETTINGS
+
+ON_NODES = ("workdir", "output_dir", "node_dir", "agent_python", "data_paths")
+# `python` is looked up on each node, as a shell in the ranks' directory would; the others are files of this machine.
+ELSEWHERE = ("python", "hosts", "secret_file", "runs_dir", "metrics_file", "pod", "roles_file")
 
 
 def test_every_path_of_the_table_has_its_rule() -> None:

@@ -19,11 +19,6 @@ from allranks.agent.netfacts import interfaces
 from allranks.cluster import Cluster, Node
 from allranks.cluster.nodes import JOINED
 from allranks.cluster.schedulers import node_names
-from allranks.engines import NotStarted
-from allranks.engines.calls import serve_channels
-from allranks.engines.dialled import ANY, LOOPBACK, STOPS, DialledTransport, Listener
-from allranks.engines.join import Admission
-from allranks.engines.joinsecret import JoinSecret, is_this_machine
 from allranks.errors import AllranksError, UsageError
 from allranks.exitcodes import CTRL_C, NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict, Where
@@ -48,10 +43,13 @@ from allranks.settings.layers import Resolved
 from allranks.settings.roles import deal, spec_of
 from allranks.text import format_duration, name_with, plural
 
+from . import NotStarted
+from .calls import serve_channels
 from .controlled import ControlledRun, begin
+from .dialled import ANY, LOOPBACK, STOPS, DialledTransport, Listener
 from .following import StartedRun
-from .join import follow, hello_of
-from .joinsecret import own_secret_differs, secret_of
+from .join import Admission, follow, hello_of
+from .joinsecret import JoinSecret, is_this_machine, own_secret_differs, secret_of
 from .signals import SignalWatch
 
 # -- The coordinator: meets the other nodes, gives the cluster they make, tells them the end ---------------------------

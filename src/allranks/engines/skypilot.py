@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from shutil import which
 from typing import NamedTuple, Optional
 
-from allranks.engines.remote import RemoteEngine, RemoteRun, read_place
 from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict
@@ -34,7 +33,7 @@ from allranks.settings.layers import Resolved
 from . import zipapp
 from .following import show_opening
 from .program_lines import ProcessLines
-from .remote import create_run, hidden_values, name_of
+from .remote import RemoteEngine, RemoteRun, create_run, hidden_values, name_of, read_place
 
 # -- A run on SkyPilot's machines, from here ---------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ..errors import UsageError
 from ..protocol.command_words import read_command
 from ..settings.scripts import SUBMITTERS, commands_of, starter_of
+from ..settings.table import RENDERERS
 from ..settings.tools import ABOUT_NODES, read_tool
 from .render.yamltext import Document, read_yaml
 
@@ -148,7 +149,7 @@ class ForeignManifest(NamedTuple):
         """Say what the file is, and what to type."""
         command = shlex.join(self.command) if self.command else "not in the file"
         image = self.image or "not in the file"
-        renderer = {"k8s": "kubernetes", "sky": "skypilot"}[self.engine]
+        renderer = RENDERERS[self.engine]
         article = "an" if self.kind[0] in "AEIOM" else "a"
         return (
             f"{name} is {article} {self.kind}. It is not read as a job. Its command is {command}, its image {image}\n"

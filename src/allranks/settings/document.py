@@ -12,16 +12,15 @@ from ..cluster.names import show
 from ..errors import ConfigError
 from ..protocol.codec import SCHEMA, DecodeError, decode, encode
 from ..protocol.jsontext import Json
-from .parsers import FLAG, WORD, Parser, choice, several
+from .parsers import FLAG, Parser, choice
 from .runspec import Role, RunSpec
 from .secrets import redact_argv, redact_env, redact_text
 from .table import SETTINGS
-from .variables import check_name, read_table
+from .variables import read_names, read_table
 
 # Fields that the command line does not set as they are stored.
 _STORED: dict[str, Parser] = {
     "test": choice("quick", "full"),
-    "forward": several(WORD, "a list of names"),
     "pg_timeout_forced": FLAG,
 }
 
@@ -74,11 +73,10 @@ def _value(name: str, value: Json, source: str) -> Json:
     where = f"{source}: {name}"
     if name == "env":
         return read_table(value, where)
+    if name == "forward":
+        return read_names(value, where)
     try:
         parser = _STORED.get(name) or SETTINGS[name].parser
-        value = parser.read(value)
-        if name == "forward" and isinstance(value, tuple):
-            return tuple(check_name(word, where) for word in value)
-        return value
+        return parser.read(value)
     except ValueError as error:
         raise ConfigError(f"{where}: found {show(value)}, set {error}") from None

@@ -2,7 +2,8 @@
 
 An agent stands elsewhere, and ranks may stand in a copy of the tree. So a relative path is made absolute before
 anything reads it. What lasts or is needed early is against the working directory by its name here, also under --sync,
-whose copy is temporary. Data is against the directory that the ranks have.
+whose copy is temporary. Data is against the directory that the ranks have. `python` is looked up on each node, as a
+shell in the ranks' directory would. Other paths are files of this machine.
 """
 
 from __future__ import annotations
@@ -10,10 +11,6 @@ from __future__ import annotations
 import posixpath
 
 from .runspec import RunSpec
-
-ON_NODES = ("workdir", "output_dir", "node_dir", "agent_python", "data_paths")
-# `python` is looked up on each node, as a shell in the ranks' directory would; the others are files of this machine.
-ELSEWHERE = ("python", "hosts", "secret_file", "runs_dir", "metrics_file", "pod", "roles_file")
 
 
 def anchored(spec: RunSpec, cwd: str, home: str) -> RunSpec:

@@ -25,8 +25,6 @@ from allranks.diagnose.pod_states import (
     troubles,
     waiting,
 )
-from allranks.engines.following import verdict_on
-from allranks.engines.remote import RemoteEngine, RemoteRun, read_place
 from allranks.errors import AllranksError, NodeError, UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, PROGRAM_FAILED
 from allranks.findings import Finding, Verdict, Where
@@ -45,9 +43,9 @@ from allranks.settings import RunSpec
 from allranks.settings.layers import Resolved
 
 from .. import NotStarted, zipapp
-from ..following import show_opening
+from ..following import show_opening, verdict_on
 from ..program_lines import ProcessLines
-from ..remote import create_run, hidden_values, name_of
+from ..remote import RemoteEngine, RemoteRun, create_run, hidden_values, name_of, read_place
 from .kubectl import Kubectl, KubectlError
 
 # -- A run in pods, from here ------------------------------------------------------------------------------------------
