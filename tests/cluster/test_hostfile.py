@@ -202,8 +202,9 @@ _FILES = st.lists(_LINES, max_size=5).map("\n".join) | st.text(max_size=60)
 
 @given(_FILES)
 def test_any_text_parses_or_is_refused_with_its_source(text: str) -> None:
-    for nodes_of, source in ((parse_hostfile, "f"), (parse_host_argument, "--hosts")):
-        nodes = outcome(HostfileError, nodes_of, text, source)
+    read = {"f": outcome(HostfileError, parse_hostfile, text, "f")}
+    read["--hosts"] = outcome(HostfileError, parse_host_argument, text)
+    for source, nodes in read.items():
         if isinstance(nodes, HostfileError):
             assert str(nodes).startswith(source + ":")
             continue

@@ -124,20 +124,20 @@ def _refuse_foreign(text: str, source: str) -> None:
             raise HostfileError(f"{source}: this is {what}, and not a hostfile\nhint: {line} > hosts.txt")
 
 
-def parse_host_argument(text: str, source: str = "--hosts") -> list[Node]:
-    """Read the nodes of a comma list; commas inside brackets belong to a node list."""
+def parse_host_argument(text: str) -> list[Node]:
+    """Read the nodes of the comma list of --hosts; commas inside brackets belong to a node list."""
     if len(text) > MAX_TEXT:
-        raise HostfileError(f"{source}: more than {MAX_TEXT} characters. Write a hostfile")
+        raise HostfileError(f"--hosts: more than {MAX_TEXT} characters. Write a hostfile")
     if not text.strip(" \t"):
-        raise HostfileError(f"{source}: no host given. Write h1,h2 or node[01-04], or the path of a hostfile")
+        raise HostfileError("--hosts: no host given. Write h1,h2 or node[01-04], or the path of a hostfile")
     placed: list[_Placed] = []
     try:
         items = split_list(text)
     except UsageError as error:
-        raise HostfileError(f"{source}: {error}") from None
+        raise HostfileError(f"--hosts: {error}") from None
     for number, item in enumerate(items, start=1):
-        _place(placed, item, number, source)
-    return _nodes(placed, source, "entry")
+        _place(placed, item, number, "--hosts")
+    return _nodes(placed, "--hosts", "entry")
 
 
 def _without_comment(line: str) -> str:

@@ -80,9 +80,6 @@ def ssh_words(node: Node) -> str:
     return port + shlex.quote(f"{node.user}@{node.host}" if node.user else node.host)
 
 
-MAX_VIRTUAL = 1024
-
-
 def make_cluster(
     nodes: Sequence[Node],
     *,
@@ -97,19 +94,16 @@ def make_cluster(
     `least` of them will do. `is_local` says whether a host is this machine; `caller` is the user who runs allranks. An
     entry with a port of its own (a container behind this address) or with another user is reached by ssh as asked.
     """
-    if not nodes:
-        raise UsageError(f"{source} has no host. Give at least one")
     if least is not None and first is not None and least <= len(nodes):
         first = min(first, len(nodes))
-    if first is not None and not 1 <= first <= len(nodes):
+    if first is not None and first > len(nodes):
         hosts = count_of(len(nodes), "host")
         choice = format_choice(len(nodes))
         raise UsageError(f"--nodes {first}: {source} has {hosts}. Set --nodes {choice}, or add hosts")
-    chosen = nodes[: first or len(nodes)]
     return Cluster(
         tuple(
             dataclasses.replace(node, index=index, is_local=_starts_here(node, is_local, caller))
-            for index, node in enumerate(chosen)
+            for index, node in enumerate(nodes[:first])
         ),
         source,
     )
@@ -117,8 +111,6 @@ def make_cluster(
 
 def virtual_cluster(count: int) -> Cluster:
     """`count` virtual nodes on this machine, called local0, local1, …"""
-    if not 1 <= count <= MAX_VIRTUAL:
-        raise UsageError(f"--local {count}: set a number of virtual nodes from 1 to {MAX_VIRTUAL}")
     return Cluster(
         tuple(Node(index, f"local{index}", "localhost", is_local=True) for index in range(count)), f"--local {count}"
     )

@@ -100,8 +100,8 @@ def require_nodes(allocation: Allocation, count: int | None) -> None:
         raise UsageError(f"--nodes {count}: job {allocation.job} has {there}. Set --nodes {format_choice(there)}")
 
 
-def allocation_cluster(allocation: Allocation, chosen: Collection[str] | None = None) -> Cluster:
-    """Make a cluster of the chosen nodes of the allocation (all where None), in its order.
+def allocation_cluster(allocation: Allocation, chosen: Collection[str]) -> Cluster:
+    """Make a cluster of the chosen nodes of the allocation, in its order.
 
     They have slots where more than one task a node was asked for. One task a node is what people ask for who start
     torchrun themselves: then the GPUs count, as without slots.
@@ -109,6 +109,6 @@ def allocation_cluster(allocation: Allocation, chosen: Collection[str] | None = 
     slots: dict[str, int] = {}
     if any(count > 1 for count in allocation.tasks):
         slots = dict(zip(allocation.nodes, allocation.tasks, strict=True))
-    names = [name for name in allocation.nodes if chosen is None or name in chosen]
+    names = [name for name in allocation.nodes if name in chosen]
     nodes = [Node(index, name, name, slots=slots.get(name)) for index, name in enumerate(names)]
     return Cluster(tuple(nodes), f"Slurm job {allocation.job}")

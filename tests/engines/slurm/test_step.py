@@ -86,12 +86,12 @@ def test_slots_only_where_more_than_one_task_was_asked_for() -> None:
     asked = {**SALLOC, "SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x3),1"}
     found = read_allocation(asked)
     assert found is not None and found.tasks == (2, 2, 2, 1)
-    assert [n.slots for n in allocation_cluster(found).nodes] == [2, 2, 2, 1]
+    assert [n.slots for n in allocation_cluster(found, found.nodes).nodes] == [2, 2, 2, 1]
     last = allocation_cluster(found, ["h4", "h3"]).nodes
     assert [(n.index, n.name, n.slots) for n in last] == [(0, "h3", 2), (1, "h4", 1)]
     one = read_allocation({**SALLOC, "SLURM_NTASKS": "4"})
     assert one is not None and [n.slots for n in allocation_cluster(one, ["h1", "h2"]).nodes] == [None, None]
-    assert allocation_cluster(one).source == "Slurm job 7"
+    assert allocation_cluster(one, one.nodes).source == "Slurm job 7"
     with pytest.raises(UsageError, match="--nodes 5: job 7 has 4"):
         require_nodes(one, 5)
 
