@@ -1,4 +1,4 @@
-"""A module of REACHED, for tests: the nodes of --hosts behind a command `reach HOST WORD…` instead of ssh."""
+"""A module like engines.LISTED, for tests: the nodes of --hosts behind a command `reach HOST WORD…` instead of ssh."""
 
 from allranks.cluster import Cluster, Node
 from allranks.cluster.nodes import make_cluster

@@ -44,9 +44,9 @@ ENGINES = {
     "local": ("local", "allranks.engines.hosts"),
 }
 DEFAULT = "local"  # of a target that names no engine
-# Engines whose nodes this process reaches directly, by the setting of the target. A module has `find_nodes`, which
-# gives the nodes, and `reach`, which gives the way to them. A target without a row here is a list.
-REACHED = {"slurm": "allranks.engines.slurm.reach"}
+# Modules of nodes that this process reaches directly: an allocation's, and those of all other targets. Each has
+# `find_nodes`, which gives the nodes, and `reach`, which gives the way to them.
+ALLOCATED = "allranks.engines.slurm.reach"
 LISTED = "allranks.engines.listed"
 
 
@@ -137,8 +137,9 @@ def engine_for(spec: RunSpec) -> Engine:
 
 
 def _reaching_module(spec: RunSpec) -> ModuleType:
-    name = next((module for setting, module in REACHED.items() if spec.value(setting)), LISTED)
-    return import_module(name)
+    if spec.target.slurm:
+        return import_module(ALLOCATED)
+    return import_module(LISTED)
 
 
 def find_nodes(spec: RunSpec, spares: int) -> Cluster:

@@ -14,6 +14,7 @@ from ..environment import NodeLaunch, PlannedProcess
 from ..ranks import Attempt, NodePlan
 from .node_launcher import agent, launcher_argv
 
+MODULE = "torch.distributed.run"
 # Options that allranks sets or has no use for, beside those that say who the nodes are. use_env is one of
 # torch.distributed.launch alone: its successor does what it asks for.
 OURS = ("max_restarts", "standalone", "local_addr", "numa_binding", "use_env")
@@ -21,13 +22,12 @@ OURS = ("max_restarts", "standalone", "local_addr", "numa_binding", "use_env")
 
 def torchrun(launch: NodeLaunch) -> list[PlannedProcess]:
     """One agent a node; it starts the node's ranks."""
-    options = [f"--{name}={value}" for name, value in arguments(launch.node, launch.attempt).items()]
-    return [agent(launch, launcher_argv(launch, "torch.distributed.run", options, OURS))]
+    return [agent(launch, launcher_argv(launch, MODULE, arguments(launch.node, launch.attempt), OURS))]
 
 
-def arguments(node: NodePlan, attempt: Attempt) -> dict[str, int | str]:
+def arguments(node: NodePlan, attempt: Attempt) -> list[str]:
     """Who the nodes are."""
-    return {
+    own = {
         "nnodes": node.of,
         "nproc_per_node": node.nproc,
         "node_rank": node.rank,
@@ -36,3 +36,4 @@ def arguments(node: NodePlan, attempt: Attempt) -> dict[str, int | str]:
         "master_port": attempt.master_port,
         "max_restarts": 0,
     }
+    return [f"--{name}={value}" for name, value in own.items()]

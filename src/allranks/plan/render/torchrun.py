@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..launchers.torchrun import OURS, arguments
+from ..launchers.torchrun import MODULE, OURS, arguments
 from .request import Rendered, RenderRequest, script_name
 from .shell import script
 
@@ -11,7 +11,5 @@ def torchrun(request: RenderRequest) -> Rendered:
     """{script of each node: text}."""
     files: Rendered = {}
     for node in request.plan.nodes:
-        options = [f"--{name}={value}" for name, value in arguments(node, request.attempt).items()]
-        module = "torch.distributed.run"
-        files[script_name(node)] = script(request, node, module, options, OURS)
+        files[script_name(node)] = script(request, node, MODULE, arguments(node, request.attempt), OURS)
     return files
