@@ -60,10 +60,11 @@ def started_by(command: Sequence[str], env: Mapping[str, str]) -> Peeled | None:
     ('t.py', '--lr', '3')
     """
     name = command[0].rpartition("/")[2] if command else ""
-    words = (name, *command[1:])
+    words = [name, *command[1:]]
     for head, read in _FRAMEWORKS.items():
-        if words[: len(head.split())] == tuple(head.split()):
-            return read(head, list(command[len(head.split()) :]), env)
+        pattern = head.split()
+        if words[: len(pattern)] == pattern:
+            return read(head, words[len(pattern) :], env)
     if name in ("swift", "megatron") and words[1:2] and words[1] in _SWIFT:
         note = f"{name} {words[1]} starts torchrun on its node, so it starts once a node (--launcher command)"
         return Peeled(tuple(command), notes=(note,), once=True)

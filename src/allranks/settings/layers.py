@@ -22,7 +22,7 @@ from ..protocol.jsontext import Json
 from ..text import join_words
 from .frameworks import Peeled
 from .ray import ray_roles
-from .roles import read_role_lines, read_roles, settled
+from .roles import read_role_lines, read_roles, read_tables, settled
 from .runspec import Role, RunSpec
 from .table import OPTION_ONLY, SETTINGS, TARGETS, VARIABLES, option_name, suggestion
 from .tools import choose_launcher, is_one_process, node_rank_in, read_tool
@@ -232,19 +232,15 @@ def _clusters(tables: Json, source: str) -> dict[str, dict[str, Json]]:
     """Return the keys of each cluster by its name; refuse all but a table of settings."""
     if tables is None:
         return {}
-    if not isinstance(tables, Mapping):
-        raise ConfigError(f"{source}: cluster is {show(tables)}, expected tables such as [cluster.lab]")
     keys_by_name: dict[str, dict[str, Json]] = {}
-    for name, keys in tables.items():
+    for name, keys in read_tables(tables, CLUSTER, "lab", source):
         where = f"{source}: [cluster.{name}]"
-        if not isinstance(keys, Mapping):
-            raise ConfigError(f"{source}: cluster.{name} is {show(keys)}, expected a table [cluster.{name}]")
         own = _config_keys(keys, where)
         if CLUSTER in own:
             raise ConfigError(f"{where}: cluster names another cluster. Write its settings here")
         if "runs_dir" in own:
             raise ConfigError(f"{where}: commands that read runs know no cluster. Set runs-dir above all tables")
-        keys_by_name[str(name)] = own
+        keys_by_name[name] = own
     return keys_by_name
 
 

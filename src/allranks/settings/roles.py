@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ..cluster.names import show
 from ..errors import ConfigError, UsageError
@@ -40,16 +40,22 @@ ROLE_KEYS: dict[str, SettingRow] = {
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
+def read_tables(tables: Json, kind: str, example: str, source: str) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    """Yield the tables [kind.NAME] of a file with their names, in their order; raise ConfigError for anything else."""
+    if not isinstance(tables, Mapping):
+        raise ConfigError(f"{source}: {kind} is {show(tables)}, expected tables such as [{kind}.{example}]")
+    for name, keys in tables.items():
+        if not isinstance(keys, Mapping):
+            raise ConfigError(f"{source}: {kind}.{name} is {show(keys)}, expected a table [{kind}.{name}]")
+        yield str(name), keys
+
+
 def read_roles(tables: Json, source: str) -> tuple[Role, ...]:
     """Read the tables [roles.NAME] of a file, in their order; raise ConfigError."""
-    if not isinstance(tables, Mapping):
-        raise ConfigError(f"{source}: roles is {show(tables)}, expected tables such as [roles.trainer]")
     roles = []
-    for name, keys in tables.items():
+    for name, keys in read_tables(tables, "roles", "trainer", source):
         where = f"{source}: [roles.{name}]"
-        if not isinstance(keys, Mapping):
-            raise ConfigError(f"{source}: roles.{name} is {show(keys)}, expected a table [roles.{name}]")
-        roles.append(_read_role(_checked_name(str(name), where), keys, where))
+        roles.append(_read_role(_checked_name(name, where), keys, where))
     return tuple(roles)
 
 

@@ -62,7 +62,7 @@ class SettingRow:
     @property
     def names(self) -> tuple[str, ...]:
         """Names on the command line, the one for messages first."""
-        return tuple(self.options.split()) or ("--" + self.name.replace("_", "-"),)
+        return tuple(self.options.split()) or ("--" + self.key,)
 
     @property
     def option(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..protocol.command_words import read_command
@@ -80,7 +80,6 @@ class Tool:
     head: tuple[str, ...]
     options: tuple[Option, ...]
     program: tuple[str, ...]
-    no_python: bool = False
     flags: tuple[str, ...] = ()
 
     @property
@@ -115,7 +114,7 @@ def read_tool(command: Sequence[str]) -> Tool | None:
         pattern = words.split()
         if _starts(plain, pattern):
             head = (*command[:1], *flags, *plain[1 : len(pattern)])
-            return replace(_read(name, head, list(plain[len(pattern) :])), flags=flags)
+            return _read(name, head, flags, list(plain[len(pattern) :]))
     return None
 
 
@@ -195,7 +194,7 @@ def _is_python(word: str) -> bool:
     return word == "python" or (word.startswith("python") and word[6:].replace(".", "").isdecimal())
 
 
-def _read(name: str, head: tuple[str, ...], words: list[str]) -> Tool:
+def _read(name: str, head: tuple[str, ...], flags: tuple[str, ...], words: list[str]) -> Tool:
     options: list[Option] = []
     module: tuple[str, ...] = ()
     while words and words[0].startswith("-") and words[0] not in ("-", "--") and not module:
@@ -207,10 +206,9 @@ def _read(name: str, head: tuple[str, ...], words: list[str]) -> Tool:
             options.append(option)
     if words and words[0] == "--":
         del words[0]
-    names = {o.name for o in options}
-    if names & set(_MODULE[name]):
+    if any(o.name in _MODULE[name] for o in options):
         module = ("-m",)
-    return Tool(name, head, tuple(options), (*module, *words), "no_python" in names)
+    return Tool(name, head, tuple(options), (*module, *words), flags)
 
 
 def _option(tool: str, words: list[str]) -> Option:

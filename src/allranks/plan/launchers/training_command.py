@@ -107,7 +107,9 @@ def _goes_through_runner(spec: RunSpec) -> bool:
 def behind(tool: Tool) -> Words:
     """Read the program behind a launcher's options; whatever it is called, the launcher gives it to python."""
     kind = "python-module" if tool.program[:1] == ("-m",) else "python-script"
-    return Words("program" if tool.no_python or not tool.program else kind, tool.python, tool.flags, tool.program)
+    if tool.has("no_python") or not tool.program:
+        kind = "program"
+    return Words(kind, tool.python, tool.flags, tool.program)
 
 
 def python_argv(words: Words, facts: NodeFacts, runner: str | None) -> tuple[str, ...]:
