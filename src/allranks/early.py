@@ -22,7 +22,7 @@ def begin() -> None:
 def end() -> None:
     """From here on a verb cleans up behind itself: SIGINT raises KeyboardInterrupt again."""
     if _signal.getsignal(_signal.SIGINT) is _leave:
-        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+        take_back()
 
 
 def over() -> None:
@@ -45,7 +45,7 @@ def give(handler: "Callable[..., None]") -> bool:
 
 
 def take_back() -> None:
-    """Let SIGINT raise KeyboardInterrupt again, after `give` has returned True."""
+    """Let SIGINT raise KeyboardInterrupt again."""
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 

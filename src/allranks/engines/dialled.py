@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from allranks.agent.dial import one_sentence
+from allranks.agent.dial import HANDSHAKE_SECONDS, one_sentence
 from allranks.agent.files import text_of_errno
 from allranks.agent.netfacts import interfaces
 from allranks.agent.processes import USER_SIGNALS
@@ -56,7 +56,6 @@ from .ssh import SshTransport
 if TYPE_CHECKING:
     from allranks.agent.tls import Encryption
 
-HANDSHAKE_SECONDS = 10.0
 HELLO_LIMIT = 1 << 20
 STRANGERS_AT_ONCE = 256  # connections that have not proved themselves yet; the oldest goes for a new one
 STRANGERS_OF_ONE = 64  # of them from one address

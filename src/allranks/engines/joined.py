@@ -112,8 +112,9 @@ class Meeting:
         if signal is None and not self._stop:
             return (NODE_FAILED, self._never_came(missing)) if missing else None
         who = f"node 0 ({self._host})" if signal else "a node"
-        is_ctrl_c = (signal or STOPS[self._stop]) == "SIGINT"
-        by = "Ctrl-C" if is_ctrl_c else signal or STOPS[self._stop]
+        name = signal or STOPS[self._stop]
+        is_ctrl_c = name == "SIGINT"
+        by = "Ctrl-C" if is_ctrl_c else name
         waited_for = f" while it waited for node {self._listed(missing)}" if missing else ""
         finding = Finding("unknown", "fail", f"{who} was ended by {by}{waited_for}")
         return CTRL_C if is_ctrl_c else TERMINATED, finding

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from allranks.agent import node_directory
 from allranks.agent.files import text_of_errno
 from allranks.errors import UsageError
+from allranks.plan.joining import SECRET
 from allranks.protocol.secure import LEAST_SECRET
 
-SECRET = "ALLRANKS_JOIN_SECRET"
 # One secret for all: the command alone, pasted on each node, would give each its own.
 NEW_SECRET = (
     f"hint: run `openssl rand -hex 32` once, and set what it prints as {SECRET} (or in --secret-file) on all nodes"

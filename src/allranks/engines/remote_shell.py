@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from allranks.cluster import Node
 from allranks.errors import TransportError, UsageError
 from allranks.findings import Finding
+from allranks.gang.channel import STDERR_LIMIT
 from allranks.gang.transport import Client
 from allranks.settings import RunSpec
 from allranks.settings.runspec import Launch, Target
@@ -25,7 +26,6 @@ from .ssh_errors import silent
 
 ANSWER_SECONDS = 20.0  # for one answer
 ANSWER_LIMIT = 64 << 20  # bytes of one answer
-STDERR_LIMIT = 64 << 10
 
 # Prints the output of a command as a file of the answer: its name, and the words of the command.
 SHOW = """show() {

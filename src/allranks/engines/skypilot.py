@@ -16,8 +16,9 @@ from allranks.errors import NodeError, UsageError
 from allranks.exitcodes import NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict
 from allranks.plan.environment import forwarded
+from allranks.plan.joining import SECRET
 from allranks.plan.render.pod_spec import ARCHIVE
-from allranks.plan.render.skypilot import SECRET, hidden_names, sky_task
+from allranks.plan.render.skypilot import hidden_names, sky_task
 from allranks.plan.render.yamltext import yaml_text
 from allranks.protocol.codec import document_line
 from allranks.protocol.processes import RemainingProcess

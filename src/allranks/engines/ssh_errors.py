@@ -12,6 +12,7 @@ import shlex
 from allranks.cluster import Node
 from allranks.cluster.nodes import ssh_words
 from allranks.findings import Finding, Where
+from allranks.gang.channel import DEBUG
 from allranks.gang.transport import how_ended
 from allranks.text import name_with, with_reason
 
@@ -32,8 +33,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     ),
 )
 _RULES = tuple((re.compile(pattern), cause) for pattern, cause in _TEXTS)
-# What ssh says at LogLevel=DEBUG1 (sshconnect.c, sshconnect2.c). Of the second kind are lines without `debug1`.
-DEBUG = "debug1:"
+# What ssh says at LogLevel=DEBUG1 (sshconnect.c, sshconnect2.c), in lines without `debug1`.
 AUTHENTICATED = ("Authenticated to ", "Transferred: ", "Bytes per second: ", "OpenSSH_", "Authenticated with partial")
 _OFFERED = "debug1: Offering public key"
 _USER = re.compile(r"^[^\s@]+@\S+: ")  # user@address, as the configuration has it: the node is named

@@ -7,6 +7,7 @@ from allranks.settings import RunSpec
 from allranks.settings.command_line import as_options
 from allranks.settings.table import option_name
 
+SECRET = "ALLRANKS_JOIN_SECRET"  # a variable: what the nodes prove to each other
 # What the objects around the command say: where it runs, in which directory, with which variables.
 _OUTSIDE = """
     nodes nproc name workdir runs_dir fold role roles_file level only size timeout master_addr node_rank join_port

@@ -26,7 +26,7 @@ from allranks.diagnose.slurm_jobs import (
     waiting,
 )
 from allranks.engines import Engine, PreparedLaunch, Stopped, engine_named
-from allranks.engines.following import Display, FollowedRun, OnCtrlC, show_opening, verdict_on
+from allranks.engines.following import PAUSE, Display, FollowedRun, OnCtrlC, show_opening, verdict_on
 from allranks.errors import AllranksError, NodeError, UsageError
 from allranks.exitcodes import NODE_FAILED, TERMINATED
 from allranks.findings import Finding, Verdict
@@ -91,7 +91,7 @@ def _finding(run: RunDirectory, job: SlurmJob | None) -> Finding:
     how = f" ({_how_ended(job)})" if job is not None else ""
     if has_begun(run):
         message = f"the controller of {run.name} in job {number} ended without a result{how}"
-        return Finding("unknown", "fail", message, f"see {run.path}/slurm.log", evidence=words)
+        return Finding("unknown", "fail", message, f"see {run.path}/{OUTPUT}", evidence=words)
     if job is None and not words:
         message = f"job {number} has ended before it started, and Slurm no longer knows how"
         remedy = f"where there is accounting: sacct -j {number} -o JobID,State,ExitCode,End"
@@ -100,7 +100,7 @@ def _finding(run: RunDirectory, job: SlurmJob | None) -> Finding:
     message = f"job {number} ended{how} before allranks had started in it"
     remedy = (
         f"the working directory, {run.path} and this Python must lie on a file system that the nodes share\n"
-        f"see {run.path}/slurm.log, and try: srun --nodes=1 ls -d {run.path}"
+        f"see {run.path}/{OUTPUT}, and try: srun --nodes=1 ls -d {run.path}"
     )
     return Finding("remote-path-missing" if absent else "slurm-config", "fail", message, remedy, evidence=words)
 
@@ -122,13 +122,13 @@ HOPELESS_LOOKS = 4  # at a reason that waiting does not end: slurmctld may have 
 class JobFollower(FollowedRun):
     """A job that another process controls; with an `offset` into its events, what is there already is not shown."""
 
+    job: str
     on_ctrl_c = OnCtrlC.ASK
     leaves_page = False  # the controller in the job does
 
     def __init__(self, run: RunDirectory, job: str, view: View, offset: int = 0, first_words: str = "") -> None:
         super().__init__(run, view)
         self.job = job
-        self._number = job
         self.begun = offset > 0 and has_begun(run)
         self._display = Display(run, offset)
         self._first_words = first_words
@@ -164,7 +164,7 @@ class JobFollower(FollowedRun):
         return None
 
     def _say(self, message: str) -> None:
-        self.view.event(Stamped("", time.time(), None, JobProgress(self._number, message)))
+        self.view.event(Stamped("", time.time(), None, JobProgress(self.job, message)))
 
     def _never_starts(self, job: SlurmJob) -> ResultDocument:
         """Stop following, and leave the job to its owner: nothing is written, it may be changed and start after all."""
@@ -189,7 +189,7 @@ class JobFollower(FollowedRun):
     def ask(self, now: float) -> None:
         """Ask slurmctld for the job. A service that does not answer is asked again, and the job goes on."""
         try:
-            self._note_job(jobs.look(self._number), now)
+            self._note_job(jobs.look(self.job), now)
         except jobs.SlurmError as error:
             self._show_state(self._last, str(error))
         if self.run.has_ended and not (self._last is not None and self._last.waits):
@@ -223,7 +223,7 @@ class JobFollower(FollowedRun):
         """End the run. Once: ranks may save. Twice: now."""
         self._say("being cancelled" if self.stopping else "being stopped")
         try:
-            end_job(self._number, orderly=not self.stopping)
+            end_job(self.job, orderly=not self.stopping)
         except jobs.SlurmError as error:
             self._say(f"not stopped, ask again: {error}")
             return
@@ -235,7 +235,7 @@ class JobFollower(FollowedRun):
             self._say(f"SIG{name} reaches no rank: the run has not begun")
             return
         try:
-            jobs.tell(self._number, name)
+            jobs.tell(self.job, name)
         except jobs.SlurmError as error:
             self._say(f"SIG{name} is not passed on: {error}")
 
@@ -262,7 +262,6 @@ def end_job(job: str, orderly: bool) -> None:
         jobs.tell(job)
 
 
-PAUSE = 0.2
 LOOK_EVERY = 1.0  # seconds between two questions to slurmctld
 BEYOND = 60.0  # seconds beyond the grace after which Slurm is asked to end the job itself
 

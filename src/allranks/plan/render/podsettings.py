@@ -35,14 +35,9 @@ CONTAINER_FIELDS = _names(
     "resources restartPolicy restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath "
     "terminationMessagePolicy tty volumeDevices volumeMounts workingDir"
 )
-_OURS = {
-    "hostname": "pods find each other by the names that allranks gives",
-    "hostnameOverride": "pods find each other by the names that allranks gives",
-    "subdomain": "pods find each other by the names that allranks gives",
-}
+_OURS = ("hostname", "hostnameOverride", "subdomain")
 _OURS_IN_THE_CONTAINER = {
-    "command": "it starts allranks, and the training command ends the command line",
-    "args": "it starts allranks, and the training command ends the command line",
+    **dict.fromkeys(("command", "args"), "it starts allranks, and the training command ends the command line"),
     "restartPolicy": "a rank that restarts alone waits for the others for ever",
 }
 KUEUE = "kueue.x-k8s.io"
@@ -130,7 +125,8 @@ def _split(entries: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
 def _check_pod(pod: Document, where: str, container: str, grace: int) -> None:
     for key in pod:
         if key in _OURS:
-            raise UsageError(f"{where}: allranks sets {key}, as {_OURS[key]}. Leave it out")
+            why = "pods find each other by the names that allranks gives"
+            raise UsageError(f"{where}: allranks sets {key}, as {why}. Leave it out")
         if key not in POD_FIELDS:
             raise UsageError(f"{where}: a Pod has no field {key}{_meant(key, POD_FIELDS)}")
     if pod.get("restartPolicy", "Never") != "Never":

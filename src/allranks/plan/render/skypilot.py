@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from allranks.errors import UsageError
 from allranks.settings import RunSpec
 
-from ..joining import join_words, unforced_variables
+from ..joining import SECRET, join_words, unforced_variables
 from . import pod_spec
 from .pod_spec import ARCHIVE, rendered_name
 from .request import Rendered, RenderRequest
 from .yamltext import Document, yaml_text
 
 REMOTE = "~/.allranks/allranks.pyz"
-SECRET = "ALLRANKS_JOIN_SECRET"
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*:[0-9]+")
 # What `join` reads of SkyPilot: SKYPILOT_NODE_RANK, SKYPILOT_NODE_IPS, SKYPILOT_NUM_NODES, SKYPILOT_NUM_GPUS_PER_NODE.
 _MASTER = '"$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"'

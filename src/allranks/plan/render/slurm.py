@@ -49,8 +49,8 @@ def batch_script(request: RenderRequest, run_dir: str | None = None) -> str:
         "  exit 4",
         "}",
         f"cd {shlex.quote(workdir)} || cd_failed {shlex.quote(workdir)}",
+        f"export {MADE_BY_ALLRANKS}=1",
     ]
-    lines += [f"export {MADE_BY_ALLRANKS}=1"]
     python = request.allranks[0]
     lines += [f"[ -x {shlex.quote(python)} ] || cd_failed {shlex.quote(python)}"] if "/" in python else []
     if run_dir is not None:
