@@ -113,7 +113,7 @@ def choose_address(
     if not order:
         return Choice(None, (no_address(spec, master),))
     check = _Check(spec, master, port, facts, probes)
-    reached = {a: {n for n in probes if _reaches(probes[n], a)} for a in order}
+    reached = {a: {n for n in probes if _result_of(probes[n], a).ok} for a in order}
     best = max(order, key=lambda a: len(reached[a]))  # the first of those that most reach
     late = [n for n in probes if n not in reached[best]]
     if not late:
@@ -122,10 +122,6 @@ def choose_address(
     findings = [check.explain(n, best, others) for n in late]
     wrong = [f for f in findings if f.where.node == master and f.id == "wrong-interface"]
     return Choice(None, tuple(wrong or findings))  # a wrong --master-addr explains what the others saw
-
-
-def _reaches(results: Sequence[AddressProbe], address: str) -> bool:
-    return any(r.ok for r in results if r.address == address)
 
 
 def _result_of(results: Sequence[AddressProbe], address: str) -> AddressProbe:

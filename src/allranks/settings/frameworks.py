@@ -42,7 +42,7 @@ class Peeled:
     once: bool = False
 
     def wrap_for(self, launcher: str | None, python: str | None) -> str:
-        """Write --wrap: in another environment its own python is started, unless one was asked for."""
+        """Write --wrap, if any: in another environment its own python is started, unless one was asked for."""
         tool = read_tool(self.command)
         named = tool.python if tool is not None else read_command(self.command).python
         is_python = tool is not None or read_command(self.command).kind != "program"

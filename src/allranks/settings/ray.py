@@ -59,7 +59,7 @@ def ray_roles(peeled: Peeled, start: Sequence[str], nproc: int | None, watch: bo
         with_=RAY,
         nproc=1,
         launcher=DRIVER,
-        wrap=peeled.wrap_for(DRIVER, None) if peeled.wrap else "",
+        wrap=peeled.wrap_for(DRIVER, None),
         env=peeled.env,
         after=(RAY,),
         ends="run",

@@ -206,7 +206,7 @@ def _with_launcher(role: Role) -> Role:
     if asked is None:
         refuse_unknown_words(command)
     launcher, _ = choose_launcher(command, asked)
-    wrap = peeled.wrap_for(launcher, None) if peeled.wrap else ""
+    wrap = peeled.wrap_for(launcher, None)
     env = {**peeled.env, **role.env}
     return dataclasses.replace(role, command=command, launcher=launcher, wrap=wrap, env=env)
 
