@@ -51,7 +51,7 @@ from . import zipapp
 from .dry_run import describe
 from .lent_ssh import DOOR, lend_ssh
 from .orphans import end_dead_runs
-from .reachable_nodes import expand_groups, find_cluster, has_groups, read_hostfile
+from .reachable_nodes import expand_groups, find_cluster, read_hostfile
 from .remote_shell import RemoteShell, node_named, nodes_named
 
 LOST = 255  # ssh's own exit code
@@ -318,7 +318,7 @@ def _hosts_there(spec: RunSpec) -> tuple[str, str]:
     path = Path(hosts).expanduser()
     if path.is_file():
         return '"$d/hosts.txt"', read_hostfile(path)
-    return shlex.quote(expand_groups(hosts, os.environ) if has_groups(hosts) else hosts), ""
+    return shlex.quote(expand_groups(hosts, os.environ)), ""
 
 
 def _tries(nodes: Sequence[Node], shell: RemoteShell) -> str:

@@ -84,22 +84,22 @@ HERE = "no --hosts or other target: this machine"  # where the list of nodes cam
 
 def listed_cluster(spec: RunSpec, first: int | None) -> Cluster:
     """Return the first nodes of --hosts, all where None; virtual nodes where no hosts are named."""
-    if spec.target.hosts is None:
+    hosts = spec.target.hosts
+    if hosts is None:
         virtual = virtual_cluster(spec.target.local or 1)
         source = virtual.source if spec.target.local else HERE
         return make_cluster(
             virtual.nodes, source=source, first=first, is_local=lambda host: True, least=spec.target.min_nodes
         )
-    path = Path(spec.target.hosts).expanduser()
+    path = Path(hosts).expanduser()
     if path.is_file():
         written = [os.environ.get(name) for name in SLOT_FILES]
-        nodes = parse_hostfile(read_hostfile(path), spec.target.hosts, per_slot=str(path) in written)
-        source = spec.target.hosts
-    elif "/" in spec.target.hosts or spec.target.hosts.endswith((".txt", ".hosts")):
+        nodes = parse_hostfile(read_hostfile(path), hosts, per_slot=str(path) in written)
+        source = hosts
+    elif "/" in hosts or hosts.endswith((".txt", ".hosts")):
         raise HostfileError(_no_hostfile(path))
     else:
-        listed = expand_groups(spec.target.hosts, os.environ) if has_groups(spec.target.hosts) else spec.target.hosts
-        nodes = parse_host_argument(listed)
+        nodes = parse_host_argument(expand_groups(hosts, os.environ))
         source = "--hosts"
     return make_cluster(
         nodes,
@@ -163,15 +163,13 @@ def _is_bindable(family: int, address: Any) -> bool:
 _GROUP = re.compile(r"@([A-Za-z0-9_][A-Za-z0-9_.-]*:)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
-def has_groups(hosts: str) -> bool:
-    """Whether an item of the list names a group: it starts with `@` (`user@host` does not)."""
-    return any(item.lstrip(" \t").startswith("@") for item in hosts.split(","))
-
-
 def expand_groups(hosts: str, environ: Mapping[str, str]) -> str:
     """Put the names of its hosts in the place of each group of a `--hosts` list, in ClusterShell's order.
 
-    Raises UsageError where ClusterShell or its configuration is missing, or a group is unknown or empty."""
+    A group starts with `@` (`user@host` does not). A list without one stays as it is. Raises UsageError where
+    ClusterShell or its configuration is missing, or a group is unknown or empty."""
+    if not any(item.lstrip(" \t").startswith("@") for item in hosts.split(",")):
+        return hosts
     items: list[str] = []
     for item in split_list(hosts):
         if item.startswith("@"):

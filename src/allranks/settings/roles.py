@@ -293,17 +293,16 @@ def spec_of(spec: RunSpec, role: Role) -> RunSpec:
 
 def deal(roles: Sequence[Role], count: int, source: str) -> dict[str, list[int]]:
     """Deal `count` nodes to the roles: the places of each, in its order. Raise UsageError where there are too few."""
-    asked = sum(role.nodes or 0 for role in roles if not role.with_)
-    rest = [role for role in roles if role.nodes is None and not role.with_]
+    own = [role for role in roles if not role.with_]
+    asked = sum(role.nodes or 0 for role in own)
+    rest = [role for role in own if role.nodes is None]
     if asked + len(rest) > count:
-        words = [f"{role.name} {role.nodes or 1}" for role in roles if not role.with_]
+        words = [f"{role.name} {role.nodes or 1}" for role in own]
         needed = count_of(asked + len(rest), "node")
         raise UsageError(f"the roles need {needed} ({', '.join(words)}), and {source} has {count}")
     places: dict[str, list[int]] = {}
     first = 0
-    for role in roles:
-        if role.with_:
-            continue
+    for role in own:
         number = role.nodes if role.nodes is not None else count - asked
         places[role.name] = list(range(first, first + number))
         first += number
@@ -312,10 +311,11 @@ def deal(roles: Sequence[Role], count: int, source: str) -> dict[str, list[int]]
 
 def node_count(roles: Sequence[Role], asked: int | None) -> int:
     """Return how many nodes the roles have: `asked`, else the sum. Raise UsageError where one takes what is left."""
-    rest = next((role.name for role in roles if role.nodes is None and not role.with_), None)
+    own = [role for role in roles if not role.with_]
+    rest = next((role.name for role in own if role.nodes is None), None)
     if asked is None and rest is not None:
         raise UsageError(f"{rest} takes the nodes that are left, and their number is not known\nhint: --nodes N")
-    count = asked or sum(role.nodes or 0 for role in roles if not role.with_)
+    count = asked or sum(role.nodes or 0 for role in own)
     deal(roles, count, "--nodes")
     return count
 
