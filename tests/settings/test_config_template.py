@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from allranks.settings import RunSpec, commented_config, resolve
-from allranks.settings.layers import Resolved
+from allranks.settings import RunSpec
+from allranks.settings.config_template import commented_config
+from allranks.settings.layers import Resolved, resolve
 from allranks.settings.table import SETTINGS, TARGETS
 
 if sys.version_info >= (3, 11):

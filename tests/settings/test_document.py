@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.errors import ConfigError
-from allranks.settings import RunSpec, from_document, to_document
+from allranks.settings import RunSpec
+from allranks.settings.document import from_document, to_document
 from allranks.settings.setting import SettingRow
 from allranks.settings.table import SETTINGS
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.campaign import examples
 
 from allranks.errors import ConfigError, UsageError
-from allranks.settings import Resolved, RunSpec, resolve
+from allranks.settings import RunSpec
+from allranks.settings.layers import Resolved, resolve
 from allranks.settings.table import SETTINGS, VARIABLES
 
 Layer = dict[str, Any] | None

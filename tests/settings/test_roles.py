@@ -153,13 +153,13 @@ def test_a_secret_of_a_role_is_not_written() -> None:
 
 
 def test_the_number_of_nodes_is_the_sum_where_none_is_asked_for() -> None:
-    open_ended = spec_from(TWO.replace("TOKEN", "MODE")).launch.roles
+    open_ended = spec_from(TWO.replace("TOKEN", "MODE"))
     with pytest.raises(UsageError, match=r"trainer takes the nodes that are left.*\nhint: --nodes N"):
-        node_count(open_ended, None)
-    assert node_count(open_ended, 4) == 4
-    assert node_count(spec_from(WRITTEN[1]).launch.roles, None) == 3
+        node_count(open_ended)
+    assert node_count(open_ended.changed(nodes=4)) == 4
+    assert node_count(spec_from(WRITTEN[1])) == 3
     with pytest.raises(UsageError, match="the roles need 3 nodes"):
-        node_count(spec_from(WRITTEN[1]).launch.roles, 2)
+        node_count(spec_from(WRITTEN[1]).changed(nodes=2))
 
 
 def test_what_is_refused_names_the_file_of_the_roles() -> None:

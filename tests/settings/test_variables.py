@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allranks.errors import ConfigError, UsageError
-from allranks.settings import redact_argv, redact_env, resolve
-from allranks.settings.layers import Resolved
-from allranks.settings.secrets import REDACTED, redact_text
+from allranks.settings.layers import Resolved, resolve
+from allranks.settings.secrets import REDACTED, redact_argv, redact_env, redact_text
 from allranks.settings.variables import RESERVED
 
 

@@ -9,8 +9,9 @@ import pytest
 from tests import forked
 
 from allranks.errors import UsageError
-from allranks.settings import RunSpec, resolve
+from allranks.settings import RunSpec
 from allranks.settings.frameworks import INNER_PYTHON
+from allranks.settings.layers import resolve
 
 INNER = shlex.join(["/bin/sh", "-c", INNER_PYTHON, "sh"])
 TORCHRUN = "torchrun --nproc_per_node 2 pg.py"

@@ -309,8 +309,15 @@ def deal(roles: Sequence[Role], count: int, source: str) -> dict[str, list[int]]
     return {role.name: places[role.with_ or role.name][: role.nodes] for role in roles}
 
 
-def node_count(roles: Sequence[Role], asked: int | None) -> int:
-    """Return how many nodes the roles have: `asked`, else the sum. Raise UsageError where one takes what is left."""
+def node_count(spec: RunSpec) -> int:
+    """Return how many nodes a run has: as asked for, else one, or the sum of its roles.
+
+    Raise UsageError where a role takes what is left.
+    """
+    roles = spec.launch.roles
+    asked = spec.target.nodes
+    if not roles:
+        return asked or 1
     own = [role for role in roles if not role.with_]
     rest = next((role.name for role in own if role.nodes is None), None)
     if asked is None and rest is not None:

@@ -57,8 +57,9 @@ from allranks.plan.slurm_commands import (
 )
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader
-from allranks.settings import RunSpec, resolve
+from allranks.settings import RunSpec
 from allranks.settings.command_line import as_options, secret_values
+from allranks.settings.layers import resolve
 
 # -- the allocation ------------------------------------------------------------------------------------
 

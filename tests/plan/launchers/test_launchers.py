@@ -18,7 +18,8 @@ from allranks.plan.launchers.training_command import out_of_reach, read_training
 from allranks.plan.plan import make_plan, ranks_of
 from allranks.plan.ranks import Attempt, NodePlan
 from allranks.protocol.plan_facts import read_facts
-from allranks.settings import RunSpec, resolve
+from allranks.settings import RunSpec
+from allranks.settings.layers import resolve
 from allranks.settings.runspec import LAUNCHERS as NAMES
 from allranks.settings.tools import read_tool
 

@@ -92,8 +92,7 @@ class PodJob:
     @property
     def nodes(self) -> int:
         """How many pods."""
-        roles = self.spec.launch.roles
-        return node_count(roles, self.spec.target.nodes) if roles else self.spec.target.nodes or 1
+        return node_count(self.spec)
 
     @property
     def secret(self) -> str:

@@ -114,10 +114,8 @@ def job_name(spec: RunSpec) -> str:
 
 def _directives(request: RenderRequest) -> list[str]:
     spec = request.spec
-    roles = spec.launch.roles
-    nodes = node_count(roles, spec.target.nodes) if roles else spec.target.nodes or 1
-    words = [f"--job-name={job_name(spec)}", f"--nodes={nodes + spec.recovery.spares}"]
-    if spec.launch.nproc is not None and not roles:
+    words = [f"--job-name={job_name(spec)}", f"--nodes={node_count(spec) + spec.recovery.spares}"]
+    if spec.launch.nproc is not None and not spec.launch.roles:
         words.append(f"--ntasks-per-node={spec.launch.nproc}")
     if spec.target.partition is not None:
         words.append(f"--partition={spec.target.partition}")
