@@ -217,7 +217,7 @@ class TaskLaunch:
         self._spec = spec
         self._now = time.time()
         self._name = name_of(spec, self._now)
-        self._variables = forwarded(dict(os.environ), ())
+        self._variables = forwarded(os.environ, ())
         self._hidden = hidden_names(spec, self._variables)
 
     def describe(self, as_json: bool) -> str:

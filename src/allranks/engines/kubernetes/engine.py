@@ -479,7 +479,7 @@ class PodsLaunch:
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
         self._now = time.time()
-        variables = forwarded(dict(os.environ), ())
+        variables = forwarded(os.environ, ())
         settings = pod_settings(spec, read_texts(spec))
         self.job = PodJob(spec, name_of(spec, self._now), zipapp.build(), True, variables, settings)
         self._objects = manifests(self.job)

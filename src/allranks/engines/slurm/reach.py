@@ -102,7 +102,7 @@ class StepReach(NodeReach):
             step.log_to(session.run_dir.path / (f"srun_{number}.log" if number else "srun.log"))
             step.listener.stopped = session.stop_from_afar
             step.listener.signalled = partial(_pass_signal, session, names)
-            step.on_end(session.step_ended)
+            step.on_end = session.step_ended
         # In a thread, as slurmctld may take its time.
         words = (self.allocation.job, str(session.run_dir.path.absolute()))
         threading.Thread(target=jobs.set_comment, args=words, name="comment", daemon=True).start()

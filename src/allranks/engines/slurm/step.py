@@ -43,7 +43,10 @@ LAUNCHER = "$SLURM_LAUNCH_NODE_IPADDR"  # where srun is, as a node sees it: Slur
 
 
 class Step:
-    """The srun process. `say` shows what a stranger's connection was refused for; `advice` words the fixes."""
+    """The srun process. `say` shows what a stranger's connection was refused for; `advice` words the fixes.
+
+    `on_end` is called, in a thread, when srun ends before `finish`.
+    """
 
     def __init__(self, spec: RunSpec, cluster: Cluster, job: str, say: Callable[[str], None], advice: Advice) -> None:
         self._spec = spec
@@ -60,7 +63,7 @@ class Step:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._from = 0  # what stands before it was said to a start before ours
         self._finishing = False
-        self._on_end: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None
 
     @property
     def ended(self) -> bool:
@@ -121,14 +124,10 @@ class Step:
             os.close(order_fd)
         threading.Thread(target=self._await_end, args=(self.srun,), name="srun", daemon=True).start()
 
-    def on_end(self, act: Callable[[], None]) -> None:
-        """Call `act`, in a thread, when srun ends before `finish`."""
-        self._on_end = act
-
     def _await_end(self, process: subprocess.Popen[bytes]) -> None:
         process.wait()
         if not self._finishing:
-            self._on_end()
+            self.on_end()
 
     def output(self) -> str:
         """Return what srun and the tasks have printed."""
