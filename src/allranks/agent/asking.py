@@ -21,7 +21,7 @@ from allranks.protocol.processes import ImportRecord
 from allranks.protocol.records import NamedTuple
 from allranks.protocol.samples import RankCalls, RankProfile
 
-from .files import append, open_left, remove_file
+from .files import append, create_file, open_left, remove_file
 from .processes import Process, read_process
 from .template import digest, stamp_of
 
@@ -269,7 +269,7 @@ def _packed(rank: int, one: RankProfile, files: NodeFiles, number: int) -> RankP
         if size > MOST_TRACE:
             return one._replace(error="its trace has %d MB, and %d travel" % (size >> 20, MOST_TRACE >> 20))
         remove_file(packed)
-        made = os.open(packed, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        made = create_file(packed)
         with open(open_left(plain), "rb") as source, open(made, "wb") as file, gzip.open(file, "wb", 1) as target:
             shutil.copyfileobj(source, target, 1 << 20)
         return one._replace(error="", size=os.stat(packed).st_size)

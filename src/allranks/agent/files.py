@@ -72,6 +72,11 @@ def open_left(path: str, flags: int = os.O_RDONLY) -> int:
     return fd
 
 
+def create_file(path: str) -> int:
+    """Make a file of this user's alone, for writing; raise OSError where anything is there, a link too (open(2))."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+
+
 def read_left(path: str, limit: int = LIMIT) -> str:
     """Give the text of a file that a program has left; none where it cannot be read."""
     try:

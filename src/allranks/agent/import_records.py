@@ -26,7 +26,7 @@ from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import ImportRecord
 from allranks.protocol.records import NamedTuple
 
-from .files import names_in, read_file, remove_file, write_all
+from .files import create_file, names_in, read_file, remove_file, write_all
 from .template import stamp_of
 
 SCHEMA = 2  # of what a record has, and where in it
@@ -177,7 +177,7 @@ def _write(path: str, data: bytes) -> None:
     directory = os.path.dirname(path)
     os.makedirs(directory, mode=0o700, exist_ok=True)
     temporary = "%s.%d" % (path, os.getpid())
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    fd = create_file(temporary)
     try:
         write_all(fd, data)
         os.rename(temporary, path)

@@ -12,7 +12,7 @@ from typing import List, Optional, Sequence
 from allranks.protocol.node_names import OUTPUTS, SPOOL, TREE, NodeFiles
 
 from . import receiver
-from .files import names_in, read_bytes, remove_file, remove_tree
+from .files import LEFT_FLAGS, create_file, names_in, read_bytes, remove_file, remove_tree
 
 SOCKET_LIMIT = 107  # bytes of a Unix socket's path
 LONGEST_NAME = len(NodeFiles("").reports)
@@ -130,7 +130,7 @@ def _fill(path: str) -> None:
         for name in DIRECTORIES:
             os.mkdir(os.path.join(path, name), 0o700)
         probe = os.path.join(path, "probe")
-        fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        fd = create_file(probe)
         try:
             if os.write(fd, bytes(PROBE)) < PROBE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -163,7 +163,7 @@ def hold(path: str) -> Optional[int]:
     What cleans /tmp by age leaves a locked directory alone (tmpfiles.d(5), "Age").
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | LEFT_FLAGS)
     except OSError:
         return None
     try:
@@ -204,8 +204,7 @@ class Upkeep:
         for name, content in self._files.items():
             if os.path.lexists(os.path.join(self._path, name)):
                 continue
-            fd = os.open(os.path.join(self._path, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(fd, "wb") as file:
+            with open(create_file(os.path.join(self._path, name)), "wb") as file:
                 file.write(content)
             missing.append(name)
         return missing

@@ -16,7 +16,7 @@ from typing import Dict, List, Mapping, Optional, Tuple, Union
 from allranks.protocol.frames import CHUNK, METRICS, RANK_LOG, Stream, output_head, stream_key
 from allranks.protocol.messages import DroppedMessage
 
-from .files import names_in, open_left, remove_file
+from .files import LEFT_FLAGS, names_in, open_left, remove_file
 from .link import Link
 
 # -- The spool: rank output on its way from the pipe to the controller -------------------------------------------------
@@ -300,7 +300,7 @@ class _File:
     def read(self, offset: int, count: int) -> Tuple[int, bytes]:
         offset = max(offset, -self._start)  # what was before the file was emptied is not there any more
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = os.open(self.path, os.O_RDONLY | LEFT_FLAGS)
         except OSError:
             return offset, b""
         try:

@@ -17,7 +17,7 @@ from allranks.protocol.messages import GotMessage, ShippedMessage
 from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import ShipOrder
 
-from .files import open_left, remove_file, remove_tree, text_of_errno, write_all
+from .files import create_file, open_left, remove_file, remove_tree, text_of_errno, write_all
 from .forked_tasks import Work
 
 MANIFEST = "tree.json"
@@ -78,8 +78,7 @@ class TreeReceiver:
             raise OSError(errno.ENOSPC, "%d MB needed, %d MB free" % (-(-needed >> 20), free >> 20))
         if disk.f_files and disk.f_favail < files:
             raise OSError(errno.ENOSPC, "%d files, %d inodes free" % (files, disk.f_favail))
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = os.open(self._archive, flags, 0o600)
+        self._fd = create_file(self._archive)
 
     def chunk(self, frame: OutputFrame) -> None:
         """Take a piece of the archive. One that does not go on from the last is of a connection that broke."""

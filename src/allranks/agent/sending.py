@@ -11,7 +11,7 @@ from allranks.protocol.frames import CHUNK, RANK_LOG, Stream, pack_output
 from allranks.protocol.header import FetchHeader
 from allranks.protocol.messages import ListedMessage, OutputFile, SentMessage, pack_message
 
-from .files import write_all
+from .files import LEFT_FLAGS, write_all
 
 MOST_FILES = 200_000
 BATCH = 1000  # files in one message
@@ -78,7 +78,7 @@ def _send(top: str, index: int, path: str, offset: int) -> SentMessage:
     wanted = os.path.join(top, path)
     if os.path.realpath(wanted) != wanted or not wanted.startswith(top + "/"):
         return SentMessage(index, error="it is behind a link, or outside of the outputs")
-    descriptor = os.open(wanted, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(wanted, os.O_RDONLY | LEFT_FLAGS)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return SentMessage(index, error="it is not a regular file")
