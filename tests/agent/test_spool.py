@@ -74,7 +74,6 @@ def test_full_disk_goes_to_memory_then_drops_and_counts(tmp_path, pipe):
         assert spool.dropped > 0
         assert held + spool.dropped == sent
         assert held >= 150_000
-        spool.close()
 
 
 def pumped(spool: Spool, pipe: tuple[int, int], size: int) -> None:
@@ -118,7 +117,6 @@ def test_the_next_process_knows_how_far_an_empty_spool_was_and_what_is_on_disk(t
     pumped(spool, pipe, 98_304)
     spool.acknowledge(98_304)
     pumped(spool, pipe, 32_768)
-    spool.close()
     budget = Budget()
     again = Spool(str(tmp_path), "r", budget)
     assert (again.start, again.end, budget.on_disk) == (98_304, 131_072, 32_768)
@@ -150,7 +148,6 @@ def test_drops_are_told_in_all_and_again_to_the_next_controller(tmp_path, pipe):
     outlet.controller_has({})
     assert [d.total for d in outlet.new_drops()] == [23_768]
     drops = outlet.drops()
-    spool.close()
     after = Outlet(str(tmp_path))
     after.add_existing_spools()
     after.remember_drops(drops)
@@ -169,7 +166,6 @@ def test_what_a_program_puts_among_the_segments_ends_no_supervisor(tmp_path, pip
     spool = Spool(str(tmp_path), "a0_rank_5", Budget())
     os.write(pipe[1], b"last words")
     spool.pump(pipe[0])
-    spool.close()
     assert everything(Spool(str(tmp_path), "a0_rank_5", Budget())) == b"last words"
     outlet = Outlet(str(tmp_path))
     outlet.add_existing_spools()

@@ -314,4 +314,3 @@ def test_what_waits_in_memory_takes_few_descriptors(bed2: Bed, tmp_path: Path) -
         assert spool.read(9_990, 100) == (9_990, b"1998\n1999\n")
         os.close(read_end)
         os.close(write_end)
-        spool.close()

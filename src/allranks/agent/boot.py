@@ -265,7 +265,6 @@ def _detach_output(log: Optional[str]) -> None:
     os.close(out)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
 def _supervise(header: AgentHeader, directory: str, listener: socket.socket) -> None:

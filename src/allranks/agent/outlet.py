@@ -248,12 +248,6 @@ class Spool:
                 self._budget.on_disk -= segment.size
             segment.remove()
 
-    def close(self) -> None:
-        """Close the files and leave them."""
-        for segment in self._segments:
-            os.close(segment.fd)
-        self._segments = []
-
 
 FILES_EVERY = 0.1  # seconds between two looks at files that others write, each of which costs a call of the system
 SPOOL_NAME = re.compile("a([0-9]{1,5})_rank_([0-9]{1,10})")

@@ -339,10 +339,8 @@ class Ranks:
 
     def on_signal(self, order: SignalOrder) -> None:
         """SIGUSR1 or SIGUSR2 for the ranks: it came to the controller, or to an engine's task on some node."""
-        number = USER_SIGNALS.get(order.name)
-        attempt = self.attempt
-        if number is not None and attempt is not None and attempt.number == order.attempt:
-            attempt.pass_signal(order.order, number, self._exit_watcher.processes)
+        if self.attempt is not None and self.attempt.number == order.attempt:
+            self.attempt.pass_signal(order.order, USER_SIGNALS[order.name], self._exit_watcher.processes)
 
     def on_save(self, order: SaveOrder) -> None:
         """Show the ranks a request to save, and answer with how far they are."""
