@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Mapping, Optional, Set, Tuple
 
 from allranks.protocol.messages import TemplateMessage
 from allranks.protocol.node_names import OWN_NAMES
-from allranks.protocol.orders import PreloadOrder, RankOrder, StartOrder
+from allranks.protocol.orders import OF_A_FORMER_RUN, PreloadOrder, RankOrder, StartOrder
 from allranks.protocol.processes import ImportRecord
 
 from .forked_tasks import Work
@@ -41,7 +41,6 @@ TORCH_SECONDS = 200.0  # in the place of a record: torch on a shared file system
 DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, AMD, WSL
 NO_DEVICES = ("", "-1", "NoDevFiles")
 SEEN = "the ranks see GPUs"  # speaks against a template
-KEPT_BY = ("auto", "torch")  # values of --preload with which a later run may use what this one imports
 
 
 class Forking:
@@ -141,7 +140,7 @@ class Forking:
         self._record = None
         self._asking = False
         self._uninitialised = {rank.rank for rank in order.ranks}
-        if order.preload in KEPT_BY and self._template is None and not self._tried and not self._looking:
+        if order.preload in OF_A_FORMER_RUN and self._template is None and not self._tried and not self._looking:
             self._prepare(order.ranks[0], order.preload, None)
         self._wanted = self._asks_for_imports()
         self._began = time.monotonic()
@@ -154,7 +153,7 @@ class Forking:
         order = self._order
         if order is None or order.attempt != self._attempt or self._template is not None or self._looking:
             return False
-        return order.template or (order.preload in KEPT_BY and not self._known)
+        return order.template or (order.preload in OF_A_FORMER_RUN and not self._known)
 
     def _go(self) -> None:
         go = self._waiting
@@ -228,7 +227,7 @@ class Forking:
         order = self._order
         assert order is not None
         first = order.ranks[0]
-        if order.preload in KEPT_BY and not self._known:
+        if order.preload in OF_A_FORMER_RUN and not self._known:
             self._known = True
             self._keep(first, record, "")
         if not order.template:
@@ -282,7 +281,7 @@ class Forking:
         if answer is None:
             return
         if answer.state == "off":
-            if template.record.own and (self._order is None or self._order.preload in KEPT_BY):
+            if template.record.own and (self._order is None or self._order.preload in OF_A_FORMER_RUN):
                 self._keep(template.order, template.record, answer.why)
             self._off(answer.why)
         else:

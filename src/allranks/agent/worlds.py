@@ -15,7 +15,7 @@ import re
 import time
 from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from allranks.protocol.command_words import Words, read_command
+from allranks.protocol.command_words import SHELLS, Words, read_command
 from allranks.protocol.foreign import NAME, ReportMessage
 from allranks.protocol.messages import MOST_LEFT, MOST_WORLDS, WorldMessage
 from allranks.protocol.node_names import FIRST_RANK
@@ -35,7 +35,6 @@ EXEC = 0.1  # seconds in which a process becomes another program
 BEGINS = 1.0  # seconds in which a fork of a shell becomes what it is to be
 MOST_NEW = 256  # processes that are read at one look
 SLOWER_AFTER = 60  # looks; later ones are every tenth second
-SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 PACKAGES = ("torch", "accelerate", "deepspeed", "colossalai")  # what `python -m` starts of them ends with its ranks
 STARTS = r"\bpython|run\b|\bmpiexec\b|\baccelerate\b|\bdeepspeed\b|\bcolossalai\b|\.py\b|\.sh\b|\$@"  # may make a world
 

@@ -9,7 +9,7 @@ from allranks.plan.environment import NodeLaunch
 from allranks.plan.plan import forbids_template, preload_order
 from allranks.plan.ranks import Attempt, NodePlan
 from allranks.protocol.messages import TemplateMessage
-from allranks.protocol.orders import ImportsOrder
+from allranks.protocol.orders import OF_A_FORMER_RUN, ImportsOrder
 from allranks.protocol.processes import ImportRecord
 from allranks.protocol.run_facts import Stamped
 
@@ -17,8 +17,6 @@ from .members import NodeState
 from .places import place_for
 from .roster import Roster
 from .states import Action, Send
-
-OF_A_FORMER_RUN = ("auto", "torch")  # values of --preload with which attempt 0 may be forked
 
 
 class Preloading:

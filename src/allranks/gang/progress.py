@@ -11,6 +11,7 @@ from typing import NamedTuple
 from allranks.protocol.codec import decode_parts
 from allranks.protocol.frames import METRICS, RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_metrics
+from allranks.protocol.orders import LARGEST_STEP
 from allranks.protocol.run_facts import StepsResumed, StepsSeen
 from allranks.runs.documents import RankStatus
 
@@ -21,7 +22,6 @@ WINDOW = 20  # steps the rate is taken over
 COUNTS_EVERY = 10.0  # seconds between questions for the numbers of collectives
 COUNTS_AT_FIRST = 2.0  # after the first of them
 LINE_LIMIT = 64 << 10
-MOST_STEPS = (1 << 53) - 1
 BURST = 3.0  # seconds after a pause in which what has waited arrives
 OLDEST = 30.0  # seconds that a line of metrics may be older than its arrival; beyond, the program's own time is wrong
 _LINE_END = re.compile(rb"[\r\n]")
@@ -114,12 +114,12 @@ class StepReader:
                 on_refused(str(error))
                 continue
             on_row(row)
-            if entry.step is not None and 0 <= entry.step <= MOST_STEPS:
+            if entry.step is not None and 0 <= entry.step <= LARGEST_STEP:
                 made = entry.t if entry.t is not None else now
                 self.note(entry.step, made)
                 steps.append((entry.step, made))
                 if entry.total is not None and entry.total >= entry.step:
-                    self.total = min(entry.total, MOST_STEPS)
+                    self.total = min(entry.total, LARGEST_STEP)
         return steps
 
     def note(self, step: int, t: float) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import NamedTuple
 
-LARGEST_COUNT = (1 << 53) - 1
+from allranks.protocol.orders import LARGEST_STEP
+
 BEFORE = 640  # bytes of a line before a literal that are looked at: bars are drawn with three bytes a cell
 AFTER = 320
 TRIES = 6  # places of one literal in a piece that are looked at
@@ -289,7 +290,7 @@ class StepFinder:
         self._total = sighting.total
         self._epoch_of_count = sighting.epoch
         step = self._base + sighting.number
-        if step <= LARGEST_COUNT:
+        if step <= LARGEST_STEP:
             return [StepSeen(step, total, sighting.at, sighting.t)]
         return []
 

@@ -7,6 +7,7 @@ from typing import Optional, Sequence, Tuple
 
 from .records import NamedTuple
 
+SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 _PYTHON = r"(.*/)?python(3(\.\d+)?)?\Z"
 # Flags of python that take a value of their own (`python --help`).
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")

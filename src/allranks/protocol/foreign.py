@@ -12,6 +12,7 @@ from typing import Optional, Tuple, TypeVar
 from .codec import Annotated, DecodeError, decode, decode_each, decode_parts, encode, omit_empty, spread, within
 from .jsontext import Json, JsonObject, read_object
 from .orders import MOST_PATH, Rank
+from .orders import NAME as HOST_NAME
 from .records import NamedTuple
 
 Fields = TypeVar("Fields", bound=NamedTuple)
@@ -25,7 +26,6 @@ THREADS = 64
 CALLS = 64
 CALLED_GROUPS = 64
 CALL_KINDS = 512
-NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # of a host, as it calls itself
 # characters of a field, by its name; others have TEXT
 LONGEST = {
     "type": NAME,
@@ -58,7 +58,7 @@ def cut(record: Fields) -> Fields:
 
 def clean_name(name: str) -> str:
     """Give the name that a host has for itself; empty where it is none: it stands in file names, lines and commands."""
-    return name if NODE_NAME.fullmatch(name) else ""
+    return name if re.fullmatch(HOST_NAME, name) else ""
 
 
 # -- error files -------------------------------------------------------------------------------------

@@ -199,6 +199,9 @@ class StartTerms(NamedTuple):
     peers: Mapping[Placeholder, RoleValue] = {}  # what is known of all roles
 
 
+OF_A_FORMER_RUN = ("auto", "torch")  # values of --preload with which a run imports what a former one has
+
+
 class PreloadOrder(NamedTuple):
     """Begin to import what the ranks of an attempt will need, before they start. `rank` is the first of this node.
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+from allranks.agent.files import write_all
 from allranks.agent.processes import PR_SET_PDEATHSIG, prctl
 from allranks.errors import AllranksError
 
@@ -97,7 +98,7 @@ def _work(work: Callable[[], object], pipe: int, parent: int) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
-            _write(pipe, _outcome(work))
+            write_all(pipe, _outcome(work))
     finally:
         os._exit(0)
 
@@ -109,9 +110,3 @@ def _outcome(work: Callable[[], object]) -> bytes:
         return pickle.dumps((None, error))
     except Exception as error:
         return pickle.dumps((None, f"{type(error).__name__}: {error}"))
-
-
-def _write(pipe: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(pipe, rest) :]

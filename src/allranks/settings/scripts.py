@@ -6,9 +6,9 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from ..protocol.command_words import SHELLS
 from .tools import read_tool
 
-_SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 # Programs that start processes on nodes by themselves, and those that submit a job, with what to type instead.
 _STARTER_NAMES = (
     "srun mpirun mpiexec mpiexec.hydra orterun prun prterun horovodrun jsrun lrun aprun ibrun pdsh clush pssh "
@@ -62,7 +62,7 @@ def is_shell_script(command: Sequence[str], text: str) -> bool:
 
 
 def _is_shell(word: str) -> bool:
-    return word.rpartition("/")[2] in _SHELLS
+    return word.rpartition("/")[2] in SHELLS
 
 
 def launcher_in(text: str) -> str:
