@@ -382,7 +382,7 @@ def test_who_holds_a_port(family: socket.AddressFamily, monkeypatch: pytest.Monk
         monkeypatch.setattr(portowner, "_process_of", lambda _: None)
         unseen = who_holds(port)
         assert unseen is not None and (unseen.pid, unseen.user) == (None, found.user)
-        monkeypatch.setattr(portowner, "tcp_sockets", refuse)
+        monkeypatch.setattr(netfacts, "dump", refuse)
         assert who_holds(port) is None
     monkeypatch.undo()
     assert who_holds(port) is None

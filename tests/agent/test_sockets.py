@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from allranks.agent import sockets
+from allranks.agent import netfacts, sockets
 from allranks.agent.sockets import connections
 
 
@@ -42,12 +42,12 @@ def test_both_ends_of_a_connection(pair: tuple[socket.socket, socket.socket]) ->
 def test_the_kernel_is_asked_once_for_all_ranks(
     pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = Mock(wraps=sockets.tcp_sockets)
-    monkeypatch.setattr(sockets, "tcp_sockets", asked)
+    asked = Mock(wraps=netfacts.dump)
+    monkeypatch.setattr(netfacts, "dump", asked)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=pair[1]) as other:
         found = connections({3: os.getpid(), 4: other.pid})
         other.communicate()
-    assert [call.args[0] for call in asked.call_args_list] == [socket.AF_INET, socket.AF_INET6]
+    assert [call.args[2][0] for call in asked.call_args_list] == [socket.AF_INET, socket.AF_INET6]
     assert set(found) == {3, 4} and [one.local for one in found[4]] == [name(pair[1].getsockname())]
 
 

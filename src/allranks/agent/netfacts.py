@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from contextlib import suppress
 from typing import Dict, Iterator, List, Optional, Tuple, Union
 
 from allranks.protocol.facts import Address, InterfaceFacts, OwnName
@@ -29,6 +30,7 @@ _SCOPES = {253: "link", 254: "host"}  # rtnetlink(7), RT_SCOPE
 _DUMP_REQUEST = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
+_INET_DIAG_MSG = 72  # bytes
 _ADDRESS_FLAGS = {0x01: "temporary", 0x08: "dadfailed", 0x20: "deprecated", 0x40: "tentative"}
 
 
@@ -73,10 +75,14 @@ def dump(protocol: int, request: int, body: bytes, answer: int) -> Iterator[byte
 ESTABLISHED = 1  # a state of tcp_sockets (include/net/tcp_states.h)
 
 
-def tcp_sockets(family: int, states: int, extensions: int = 0) -> Iterator[bytes]:
-    """Yield an inet_diag_msg of each TCP socket in some states (linux/inet_diag.h); raise OSError."""
-    body = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, extensions, 0, states)  # inet_diag_req_v2
-    return dump(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, body, _SOCK_DIAG_BY_FAMILY)
+def tcp_sockets(states: int, extensions: int = 0) -> Iterator[Tuple[int, bytes]]:
+    """Yield each TCP socket in some states: its family and inet_diag_msg (linux/inet_diag.h). The kernel may refuse."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        body = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, extensions, 0, states)  # inet_diag_req_v2
+        with suppress(OSError):
+            for message in dump(_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, body, _SOCK_DIAG_BY_FAMILY):
+                if len(message) >= _INET_DIAG_MSG:
+                    yield family, message
 
 
 def attributes(body: bytes, offset: int) -> Iterator[Tuple[int, bytes]]:

@@ -7,10 +7,8 @@ Linux 6.8 and newer). The process comes from /proc/PID/fd.
 from __future__ import annotations
 
 import re
-import socket
 import struct
 import time
-from contextlib import suppress
 from typing import List, Optional, Set, Tuple
 
 from allranks.protocol.node_names import RUN_TAG
@@ -84,14 +82,11 @@ def connections_to(port: int) -> Set[str]:
 
 
 def _sockets(states: int) -> List[_Socket]:
-    """Take those that the kernel gives as inet_diag_msg (linux/inet_diag.h); it may refuse."""
     sockets: List[_Socket] = []
-    for family in (socket.AF_INET, socket.AF_INET6):
-        with suppress(OSError):
-            for answer in tcp_sockets(family, states):
-                port, peer_port = struct.unpack_from(">HH", answer, 4)
-                uid, inode = struct.unpack_from("=II", answer, 64)
-                sockets.append(_Socket(port, peer_port, answer[1], uid, inode))
+    for _, message in tcp_sockets(states):
+        port, peer_port = struct.unpack_from(">HH", message, 4)
+        uid, inode = struct.unpack_from("=II", message, 64)
+        sockets.append(_Socket(port, peer_port, message[1], uid, inode))
     return sockets
 
 

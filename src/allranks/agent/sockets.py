@@ -66,15 +66,11 @@ def _of_ranks(pids: Mapping[int, int]) -> Iterator[Tuple[int, RankSocket]]:
     owners = {name: rank for rank, pid in pids.items() for name in open_names(pid) if name.startswith("socket:[")}
     if not owners:
         return
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            for message in tcp_sockets(family, STATES, 1 << (INET_DIAG_INFO - 1)):
-                fields = _MESSAGE.unpack_from(message)
-                owner = owners.get("socket:[%d]" % fields[_INODE])
-                if owner is not None:
-                    yield owner, _read(family, message, fields)
-        except (OSError, struct.error):
-            continue
+    for family, message in tcp_sockets(STATES, 1 << (INET_DIAG_INFO - 1)):
+        fields = _MESSAGE.unpack_from(message)
+        owner = owners.get("socket:[%d]" % fields[_INODE])
+        if owner is not None:
+            yield owner, _read(family, message, fields)
 
 
 def _read(family: int, message: bytes, fields: Tuple[Any, ...]) -> RankSocket:
