@@ -6,11 +6,18 @@ what the runner knew at the start. What is imported comes by `import_ours` of th
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
+import time
+from _thread import get_ident
+from datetime import timedelta
+from functools import wraps
+from inspect import signature, unwrap
+from weakref import ref
 
 TYPE_CHECKING = False  # as in runner.py
 if TYPE_CHECKING:
-    from datetime import timedelta
     from types import FrameType, ModuleType
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -47,11 +54,9 @@ def attend(loader: Any, runner: Known) -> None:
 def set_timeout(runner: Known) -> Optional[timedelta]:
     """Before distributed_c10d runs: what it copies, also into default arguments (torch 2.1), is then ours."""
     try:
-        import datetime
-
         import torch.distributed.constants as constants
 
-        limit = datetime.timedelta(seconds=float(runner.limit))
+        limit = timedelta(seconds=float(runner.limit))
         for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
             if getattr(constants, name, None) is not None:  # None: this torch has no NCCL
                 setattr(constants, name, limit)
@@ -62,8 +67,6 @@ def set_timeout(runner: Known) -> Optional[timedelta]:
 
 def force_timeout(module: Any, forced: timedelta) -> None:
     """Override the timeout of process groups where the program names one, by position or by name."""
-    from functools import wraps
-    from inspect import signature
 
     def limited(function: Any) -> Any:
         at = list(signature(function).parameters).index("timeout")
@@ -83,8 +86,6 @@ def force_timeout(module: Any, forced: timedelta) -> None:
 
 def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
     """Wrap what starts and ends process groups."""
-    from functools import wraps
-
     if forced is not None:
         force_timeout(module, forced)
     start = module.init_process_group
@@ -101,8 +102,6 @@ def watch(module: Any, forced: Optional[timedelta], runner: Known) -> None:
     started: List[int] = []
     training: List[int] = []
     if runner.reports:
-        import atexit
-
         atexit.register(parting)
         watch_processes(started, training, runner)
         watch_below(module, runner, lambda: bool(training) and os.getpid() != runner.pid)  # forked from the rank
@@ -149,8 +148,6 @@ def watch_below(module: Any, runner: Known, is_below: Callable[[], bool]) -> Non
     """Tell the agent the world of a process that the program has started, where this is one.
 
     torch's own function is wrapped (1.13 to 2.13), and not the program's call: no traceback has a frame of ours."""
-    from functools import wraps
-
     update = module._update_default_pg
 
     @wraps(update)
@@ -210,10 +207,6 @@ def watch_processes(started: List[int], training: List[int], runner: Known) -> N
 
     Those that may train watch for process groups too: such worlds of two nodes may know nothing of each other.
     `training` has the threads that start one now. In a process that is forked so, it stays as it is."""
-    import sys
-    from _thread import get_ident
-    from functools import wraps
-
     base = getattr(sys.modules.get("multiprocessing.process"), "BaseProcess", None)
     if base is None:
         return
@@ -241,8 +234,6 @@ def watch_processes(started: List[int], training: List[int], runner: Known) -> N
 
 def may_train(process: Any, runner: Known) -> bool:
     """Tell whether the function that a process is to run is the program's own, or that of a library that trains."""
-    import sys
-
     function = getattr(process, "_target", None)
     arguments = getattr(process, "_args", ())
     if str(getattr(function, "__module__", "")).startswith("torch.multiprocessing") and arguments:
@@ -254,9 +245,6 @@ def may_train(process: Any, runner: Known) -> bool:
 
 def hand_on(runner: Known, is_wanted: Callable[[], bool]) -> None:
     """Add a `Below` to what multiprocessing hands to a new interpreter."""
-    import sys
-    from functools import wraps
-
     spawn: Any = sys.modules.get("multiprocessing.spawn")  # torch imports it
     if spawn is None:
         return
@@ -288,8 +276,6 @@ class Recorder:
 
     def expect(self) -> None:
         """Before a group is made: what was called before belongs to another one."""
-        import time
-
         if self.end is None:
             self.since = time.time()
 
@@ -346,8 +332,6 @@ class Posted:
 
     def watch(self) -> None:
         """Wrap isend and irecv, where all sends and receives go through them."""
-        from inspect import unwrap
-
         for name in ("send", "recv"):
             if "i" + name not in unwrap(getattr(self.module, name)).__code__.co_names:
                 return
@@ -356,10 +340,6 @@ class Posted:
 
     def counted(self, function: Any, is_send: bool, by_rank: str, by_number: str) -> Any:
         """Return the function, which notes what it has begun. The names are those of the peer's two parameters."""
-        from _thread import get_ident
-        from functools import wraps
-        from inspect import signature
-
         parameters = signature(function)
 
         @wraps(function)
@@ -389,8 +369,6 @@ class Posted:
 
     def note(self, key: Tuple[str, int, bool, int], work: Any) -> None:
         """Count it. Work that the program holds no longer cannot be waited for."""
-        from weakref import ref
-
         self.counts[key] = number = self.counts.get(key, 0) + 1
         self.open.append((key, number, ref(work)))
         if len(self.open) > MOST_POSTED:
@@ -421,8 +399,6 @@ class Posted:
 
 def place_of_call(runner: Known) -> str:
     """Return where the program has called: `train.py:88 in save`; empty where no frame is its own."""
-    import sys
-
     frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
