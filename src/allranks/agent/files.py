@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import stat
+from functools import partial
 from typing import List, Optional
 
 LIMIT = 64 << 10  # bytes
@@ -100,6 +101,17 @@ def size_of(path: str) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
+
+
+def digest_of(path: str) -> str:
+    """Give the sha256 of a file; raise OSError."""
+    import hashlib  # late: the start of ranks is not to wait for it
+
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for part in iter(partial(file.read, 1 << 20), b""):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def remove_file(path: str) -> None:

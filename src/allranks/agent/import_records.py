@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import stat
-from functools import partial
 from hashlib import sha256
 from typing import Dict, List, Mapping, Optional
 
@@ -26,7 +25,7 @@ from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import ImportRecord
 from allranks.protocol.records import NamedTuple
 
-from .files import create_file, names_in, read_file, remove_file, write_all
+from .files import create_file, digest_of, names_in, read_file, remove_file, write_all
 from .template import stamp_of
 
 SCHEMA = 2  # of what a record has, and where in it
@@ -236,12 +235,3 @@ def packages_in(directory: str) -> str:
     """Return a digest of the names of what is installed in a directory: they have the versions."""
     names: List[str] = sorted(name for name in names_in(directory) if name.endswith(METADATA))
     return sha256("\0".join(names).encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def digest_of(file: str) -> str:
-    """Return the digest of a file; raise OSError."""
-    total = sha256()
-    with open(file, "rb") as source:
-        for part in iter(partial(source.read, 1 << 20), b""):
-            total.update(part)
-    return total.hexdigest()

@@ -17,7 +17,7 @@ from allranks.protocol.messages import GotMessage, ShippedMessage
 from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.orders import ShipOrder
 
-from .files import create_file, open_left, remove_file, remove_tree, text_of_errno, write_all
+from .files import create_file, digest_of, open_left, remove_file, remove_tree, text_of_errno, write_all
 from .forked_tasks import Work
 
 MANIFEST = "tree.json"
@@ -138,13 +138,7 @@ class TreeReceiver:
 def unpack(archive: str, target: str, order: ShipOrder) -> ShippedMessage:
     """Fill the target, or say why there is none; the archive is removed in either case."""
     try:
-        import hashlib  # late: as tarfile
-
-        digest = hashlib.sha256()
-        with open(archive, "rb") as packed:
-            for part in iter(partial(packed.read, PART), b""):
-                digest.update(part)
-        sha256 = digest.hexdigest()
+        sha256 = digest_of(archive)
         if sha256 != order.sha256:
             return ShippedMessage(target, sha256, error="the archive arrived damaged (sha256 %s)" % sha256)
         if os.path.lexists(target):  # of an unpacking that was interrupted
