@@ -62,7 +62,7 @@ class Observed:
         if words[1:] == plain[1:]:  # what the runner cannot run, it leaves to the plain interpreter
             return None
         pid = self._process.pid
-        if catches(pid, STACKS_SIGNAL) or os.path.lexists("/proc/%d/fd/%d" % (pid, STACKS_FILE)):
+        if catches_stacks_signal(pid) or os.path.lexists("/proc/%d/fd/%d" % (pid, STACKS_FILE)):
             return None
         return program_name(words)
 
@@ -78,6 +78,6 @@ def program_name(words: List[str]) -> str:
     return name[:80]
 
 
-def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal; by default a signal would end it."""
-    return bool(signal_masks(pid, pid).get("SigCgt", 0) & (1 << (number - 1)))
+def catches_stacks_signal(pid: int) -> bool:
+    """Whether a process has a handler for it; by default the signal would end it."""
+    return bool(signal_masks(pid, pid).get("SigCgt", 0) & (1 << (STACKS_SIGNAL - 1)))

@@ -23,7 +23,7 @@ from allranks.protocol.samples import NO_PY_SPY, StackSample
 from .asking import KEPT, Asking, HelperAnswer, counted, keep_newest
 from .bounded_commands import run_command
 from .files import append, find_program, names_in, open_left, read_link, read_text, size_of
-from .observing import STACKS_SIGNAL, catches
+from .observing import STACKS_SIGNAL, catches_stacks_signal
 from .processes import (
     TICKS,
     Process,
@@ -93,19 +93,21 @@ def _try(address: Tuple[str, int], deadline: float) -> Optional[str]:
 # -- Stacks by py-spy, which reads the memory of a process ------------------------------------------------------------
 
 STACK_LIMIT = 64 << 10
+PY_SPY_SECONDS = 4.0  # one rank; with native frames of torch it takes 1 s on a busy machine
 # Where the kernel waits in epoll_wait, semtimedop and rt_sigtimedwait. A stop, as py-spy's for native frames, ends them
 # early (signal(7), "Interruption ... by stop signals").
 ENDED_BY_STOP = ("ep_poll", "do_epoll_wait", "do_semtimedop", "__do_semtimedop", "do_sigtimedwait")
 
 
-def py_spy(pid: int, native: bool, seconds: float) -> StackSample:
-    """Take the stacks, or say why there are none.
+def py_spy(pid: int, native: bool, deadline: float) -> StackSample:
+    """Take the stacks, or say why there are none; `deadline` by the monotonic clock.
 
     With `native` frames it has to stop the process for some milliseconds; without it does not."""
     tool = _py_spy_tool(pid)
     if tool is None:
         return StackSample(error=NO_PY_SPY)
     how = "--native" if native else "--nonblocking"
+    seconds = max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic()))
     try:
         ended = run_command([tool, "dump", how, "--full-filenames", "--pid", str(pid)], seconds, STACK_LIMIT)
     except OSError as error:
@@ -128,7 +130,6 @@ def _py_spy_tool(pid: int) -> Optional[str]:
 
 # -- A sample ----------------------------------------------------------------------------------------------------------
 
-PY_SPY_SECONDS = 4.0  # one rank; with native frames of torch it takes 1 s on a busy machine
 OUTSIDE_SECONDS = 8.0  # all ranks of the node
 MOST = MAX_JSON // 2  # bytes of all samples as JSON; stacks of ranks take a part of it too
 READ = {"x86_64": "0", "aarch64": "63"}  # the number of the system call
@@ -220,9 +221,9 @@ def from_outside(process: Process, silent: bool, last: bool, deadline: float) ->
         state = "gone" if now is None else now.state
         return StackSample(error="no stack: the process is in state %s" % state, state=state)
     native = silent and last and not read_text("/proc/%d/wchan" % process.pid).startswith(ENDED_BY_STOP)
-    one = py_spy(process.pid, native, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
+    one = py_spy(process.pid, native, deadline)
     if native and one.error:
-        one = py_spy(process.pid, False, max(0.1, min(PY_SPY_SECONDS, deadline - time.monotonic())))
+        one = py_spy(process.pid, False, deadline)
     if one.error:
         one = one._replace(error="could not look: %s" % one.error)
     return one._replace(silent=silent)
@@ -271,7 +272,7 @@ class _Dump:
         self._sent_to_process = False
         self._error = ""
         self.waits = False
-        if not catches(process.pid, STACKS_SIGNAL):
+        if not catches_stacks_signal(process.pid):
             self._error = "the program has no dump handler"
             return
         helper = helper_thread(process.pid)
