@@ -38,7 +38,7 @@ from .processes import lives, machine, read_process, wake_by_signals
 from .ranks import Ranks
 from .readiness import Readiness
 from .receiver import TreeReceiver
-from .supervised import AgentNote, SupervisorLink
+from .supervised import LEASE_OVER, RELEASED, AgentNote, SupervisorLink
 from .this_node import ThisNode
 
 # -- What the training program reports ---------------------------------------------------------------------------------
@@ -109,10 +109,6 @@ UNGREETED = 10.0  # seconds an agent without ranks waits for a controller: the o
 LEAST_PATIENCE = 5.0  # seconds that a beat may be late, however short the lease is: a loaded machine has its hiccups
 ENDING_SECONDS = 2 * END_SECONDS + 5.0  # what an end takes beyond its grace, at most
 FAILURES = 5  # errors of its own after which an agent gives up
-
-# how an agent ends; anything else is a death
-RELEASED = 0
-LEASE_OVER = 3
 
 
 class Agent:

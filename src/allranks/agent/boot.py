@@ -204,13 +204,13 @@ def _dial_and_report(make: Callable[[Rules], Dialler], session: int, report: int
     """Dial; `report` gets why the controller has not taken this node, and is closed where it has.
 
     `session` is its other end, which the ssh session reads."""
-    from .dial import LeavingRules  # late: other modes do without
+    from .dial import LeavingRules, reasons  # late: other modes do without
 
     os.close(session)
     rules = LeavingRules(report)
     try:
         outcome = make(rules).run()
-        tried = "; ".join("%s:%d: %s" % (probe.address, probe.port, probe.text) for probe in outcome.tried)
+        tried = reasons(outcome.tried)
         failure = DialledMessage(tried[:MOST_ANSWER], "" if tried else outcome.message[:MOST_ANSWER])
         rules.tell(write_json(encode(failure)))
     except Exception as error:

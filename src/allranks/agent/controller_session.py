@@ -11,7 +11,7 @@ import time
 from typing import Callable, List, Optional, Protocol, Tuple, Type, TypeVar, Union
 
 from allranks.protocol.codec import DecodeError
-from allranks.protocol.frames import PROTOCOL, TREE, Frame, FrameError, OutputFrame
+from allranks.protocol.frames import TREE, Frame, FrameError, OutputFrame
 from allranks.protocol.jsontext import JsonObject
 from allranks.protocol.messages import (
     DrainedMessage,
@@ -24,7 +24,7 @@ from allranks.protocol.messages import (
 )
 from allranks.protocol.orders import ORDERS, AckOrder, HelloOrder, Order, PingOrder, TakenOrder
 
-from .link import Link, log
+from .link import UNREADABLE, Link, log
 from .outlet import Outlet
 
 Taken = Union[Order, OutputFrame]  # a piece of a shipped tree comes as a frame of output
@@ -127,7 +127,7 @@ class ControllerSession:
             self._refuse("%s: %s" % (frame["type"][:20], error))
 
     def _refuse(self, what: str) -> None:
-        self.tell(FaultMessage("protocol", "an order that this agent (protocol %d) cannot read: %s" % (PROTOCOL, what)))
+        self.tell(FaultMessage("protocol", UNREADABLE % what))
 
     # -- to the controller ---------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import socket
 import struct
 import subprocess
 import time
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 from allranks.protocol.codec import DecodeError
 from allranks.protocol.controls import (
@@ -257,8 +257,7 @@ class Tries:
     @property
     def why(self) -> str:
         """Say why none of the last round came through."""
-        reasons = ["%s:%d: %s" % (probe.address, probe.port, probe.text) for probe in self.of_last]
-        return "; ".join(reasons) or "no address"
+        return reasons(self.of_last) or "no address"
 
     def dial(self, begun: bool, give_up: float) -> Optional[Connection]:
         """One try at every address until then (CLOCK_MONOTONIC seconds); raise OtherSecret.
@@ -333,6 +332,11 @@ class Tries:
             sock.close()
             raise
         return Connection(sock, shake.channel())
+
+
+def reasons(probes: Iterable[AddressProbe]) -> str:
+    """Say of each place why it was not reached."""
+    return "; ".join("%s:%d: %s" % (probe.address, probe.port, probe.text) for probe in probes)
 
 
 def _end_of(seconds: float, give_up: float) -> float:

@@ -17,7 +17,7 @@ from allranks.protocol.frames import PROTOCOL, Frame, FrameError, OutputFrame
 from allranks.protocol.messages import FaultMessage
 from allranks.protocol.orders import ORDERS, HelloOrder, PingOrder, pack_order
 
-from .link import Link
+from .link import UNREADABLE, Link
 
 MOST = 8  # connections without a hello at a time: another one takes the place of the oldest
 SECONDS = 10.0  # a controller sends its hello with the bytes that connect it
@@ -63,7 +63,7 @@ class Door:
             self._leave(link)
             return
         except (FrameError, DecodeError) as error:
-            trouble = "an order that this agent (protocol %d) cannot read: %s" % (PROTOCOL, error)
+            trouble = UNREADABLE % error
         if trouble:
             self._leave(link, FaultMessage("protocol", trouble))
         else:

@@ -10,10 +10,11 @@ import time
 from collections import deque
 from typing import Deque, List, Optional, Tuple
 
-from allranks.protocol.frames import MAX_JSON, Decoder, Frame, Outgoing
+from allranks.protocol.frames import MAX_JSON, PROTOCOL, Decoder, Frame, Outgoing
 from allranks.protocol.jsontext import write_json
 from allranks.protocol.messages import AttemptSummary, HelloMessage, Message, pack_message
 
+UNREADABLE = "an order that this agent (protocol %d) cannot read: %%s" % PROTOCOL
 SLOWEST = 0.1  # seconds by which output may make the controller's word of it come later; above, less is sent ahead
 FIND_EVERY = 10.0  # seconds until it is measured again how quick a word is with little on its way
 LEAST_AHEAD = 128 << 10  # bytes of output sent ahead of the controller's word; it says one at each 64 KB

@@ -20,6 +20,10 @@ from allranks.protocol.records import NamedTuple
 from .link import log
 from .processes import read_process, send_signal
 
+# how an agent ends; anything else is a death
+RELEASED = 0
+LEASE_OVER = 3
+
 
 class AgentNote(NamedTuple):
     """What an agent sends its supervisor at each turn of its loop; with the read end of a pipe, whose output that is.

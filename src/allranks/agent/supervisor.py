@@ -43,7 +43,7 @@ from .processes import (
     remaining,
     wake_by_signals,
 )
-from .supervised import AgentNote
+from .supervised import LEASE_OVER, RELEASED, AgentNote
 
 TICK = 1.0
 END_SECONDS = 5.0
@@ -51,8 +51,6 @@ DRAIN_SECONDS = 5.0
 FAILURES = 5  # errors of its own after which it gives up
 LONGEST_LOOK = 2 * TICK  # what counts of the time between two looks: the rest of it, this process itself did not run
 FIRST_PATIENCE = 30.0  # seconds for the agent's first beat: a loaded machine imports slowly
-RELEASED = 0
-LEASE_OVER = 3
 
 
 class AgentWatch:

@@ -203,6 +203,11 @@ class Handshake:
         return records
 
 
+def _check_length(length: int) -> None:
+    if length > MAX_RECORD:
+        raise SecureError("a record of %d bytes is over the limit of %d" % (length, MAX_RECORD))
+
+
 class Records:
     """Packs and unpacks records; each direction counts its own."""
 
@@ -222,8 +227,7 @@ class Records:
 
     def pack(self, payload: bytes) -> bytes:
         """One record of at most MAX_RECORD bytes."""
-        if len(payload) > MAX_RECORD:
-            raise SecureError("a record of %d bytes is over the limit of %d" % (len(payload), MAX_RECORD))
+        _check_length(len(payload))
         head = struct.pack(">I", len(payload))
         code = _mac(self._sending_key, struct.pack(">Q", self._sent), head, payload)[:CODE]
         self._sent += 1
@@ -239,8 +243,7 @@ class Records:
         start = 0
         while len(self._buffer) - start >= 4 + CODE:
             length = struct.unpack_from(">I", self._buffer, start)[0]
-            if length > MAX_RECORD:
-                raise SecureError("a record of %d bytes is over the limit of %d" % (length, MAX_RECORD))
+            _check_length(length)
             end = start + 4 + CODE + length
             if len(self._buffer) < end:
                 break
