@@ -117,15 +117,15 @@ class Worlds:
                 self._inheriting[process.pid, process.start] = member
             return
         world, rank = member
-        if world not in self._told:
-            if len(self._told) == MOST_WORLDS:
-                return
+        is_new = world not in self._told
+        if not self._knows(world):
+            return
+        if is_new:
             program = _program_of(command_line(process.pid))
             above = process.parent
             while above in living and _only_starts(above):
                 above = living[above].parent
-            new = WorldMessage(self._attempt, len(self._told), world[0], here=0, program=program)
-            self._add(world, new._replace(is_all=above not in living))
+            self._told[world] = self._told[world]._replace(program=program, is_all=above not in living)
         self._ranks[world].add(rank)
         self._members[world][process.pid, process.start] = rank
 
@@ -136,10 +136,8 @@ class Worlds:
         for key, (world, rank) in list(waiting.items())[:MOST_NEW]:
             if not connected[world] or connected[world].isdisjoint(open_names(key[0])):
                 continue
-            if world not in self._told:
-                if len(self._told) == MOST_WORLDS:
-                    return
-                self._add(world, WorldMessage(self._attempt, len(self._told), world[0], here=0))
+            if not self._knows(world):
+                return
             self._ranks[world].add(rank)
             self._members[world][key] = rank
 
@@ -150,10 +148,8 @@ class Worlds:
         if self._settled or size is None or rank is None or not rank < size <= MOST_RANKS:
             return
         world = (size, (report.meets,))
-        if world not in self._told:
-            if len(self._told) == MOST_WORLDS:
-                return
-            self._add(world, WorldMessage(self._attempt, len(self._told), size, here=0, is_own=True))
+        if not self._knows(world, is_own=True):
+            return
         self._ranks[world].add(rank)
         process = read_process(report.pid or 0)
         if process is not None:
@@ -168,10 +164,16 @@ class Worlds:
             self._told[world] = now
             self._tell(now)
 
-    def _add(self, world: World, message: WorldMessage) -> None:
+    def _knows(self, world: World, is_own: bool = False) -> bool:
+        """Tell whether a world is known, as a new one is from now on; False where there are too many."""
+        if world in self._told:
+            return True
+        if len(self._told) == MOST_WORLDS:
+            return False
         self._ranks[world] = set()
         self._members[world] = {}
-        self._told[world] = message
+        self._told[world] = WorldMessage(self._attempt, len(self._told), world[0], here=0, is_own=is_own)
+        return True
 
 
 def _connected(world: World) -> Set[str]:
