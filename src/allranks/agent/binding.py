@@ -75,7 +75,7 @@ class Topology:
 
     def node_of(self, address: str) -> int:
         """Give the NUMA node of a PCI device; a machine with one may say -1."""
-        text = read_text(os.path.join(self._root, "sys/bus/pci/devices", address, "numa_node")).strip()
+        text = read_text(os.path.join(self._root, "sys/bus/pci/devices", address, "numa_node"))
         return max(int(text or "-1"), 0)
 
     def spread(self, count: int) -> List[int]:
@@ -110,8 +110,8 @@ class Topology:
         shared: Dict[int, Cpus] = {}
         for name in names_in(self._of_cpu(cpu, "cache")):
             directory = self._of_cpu(cpu, "cache/" + name)
-            level = read_text(directory + "/level").strip()
-            if level and read_text(directory + "/type").strip() in ("Unified", "Data"):
+            level = read_text(directory + "/level")
+            if level and read_text(directory + "/type") in ("Unified", "Data"):
                 shared[int(level)] = _cpus(directory + "/shared_cpu_list")
         return shared[max(shared)] if shared else {cpu}
 
@@ -120,7 +120,7 @@ class Topology:
 
 
 def _cpus(path: str) -> Cpus:
-    return read_ranges(read_text(path).strip())
+    return read_ranges(read_text(path))
 
 
 def _groups(cpus: Cpus, alike: Callable[[int], Cpus]) -> List[Cpus]:

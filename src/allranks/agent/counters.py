@@ -154,7 +154,7 @@ class DeviceReader:
         directory = os.path.join(PORTS, port.replace("/", "/ports/"))
         counted: Dict[str, int] = {}
         for path in COUNTED:
-            text = read_text(os.path.join(directory, path)).strip()
+            text = read_text(os.path.join(directory, path))
             if text.isdecimal():
                 counted[os.path.basename(path)] = self._grown(port + path, int(text))
         return PortCounters(port, "ACTIVE" in read_text(directory + "/state"), counted)

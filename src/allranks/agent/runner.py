@@ -50,6 +50,7 @@ LOST_ENVIRONMENT = b"allranks: RANK is not set: the command of --wrap starts the
 REPORT_TRIES = 20
 REPORT_PAUSE = 0.05
 show = sys.__excepthook__  # displays as the interpreter does, in C
+GROUPS = vars(sys.modules["builtins"]).get("BaseExceptionGroup", ())  # since Python 3.11
 # where the standard library lies; the program has not changed sys.path yet
 LIBRARY = [path for path in sys.path if path == os.path.dirname(os.__file__) or path.endswith("/lib-dynload")]
 
@@ -381,14 +382,13 @@ def report_threads(code: int) -> None:
 def strip(error: BaseException) -> BaseException:
     """Take the runner's frames out of the tracebacks of an exception and of all that it came from."""
     visited = set()
-    groups = vars(sys.modules["builtins"]).get("BaseExceptionGroup", ())
     waiting: List[Optional[BaseException]] = [error]
     while waiting:
         one = waiting.pop()
         if one is not None and id(one) not in visited:
             visited.add(id(one))
             one.__traceback__ = without_runner(one.__traceback__)
-            waiting += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, groups) else ())]
+            waiting += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, GROUPS) else ())]
     return error
 
 
@@ -496,7 +496,7 @@ def describe(error: BaseException) -> JsonObject:
 
 def newest_calls() -> List[JsonObject]:
     """Return the newest collectives of this rank: ranks that did not fail show who called another one."""
-    module: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    module: Any = sys.modules.get(C10D)
     try:
         if module is None or not module.is_initialized():
             return []
@@ -527,7 +527,6 @@ def causes_of(error: BaseException) -> Iterator[Tuple[BaseException, str]]:
     Of a group without one it is the first member. With each goes what it is of the one before: cause, context or
     member.
     """
-    groups = vars(sys.modules["builtins"]).get("BaseExceptionGroup", ())
     visited = {id(error)}
     while len(visited) <= CHAIN_LIMIT:
         following = error.__cause__
@@ -535,7 +534,7 @@ def causes_of(error: BaseException) -> Iterator[Tuple[BaseException, str]]:
         if following is None and not error.__suppress_context__:
             following = error.__context__
             how = "context"
-        if following is None and isinstance(error, groups):
+        if following is None and isinstance(error, GROUPS):
             following = error.exceptions[0]
             how = "member"
         if following is None or id(following) in visited:

@@ -53,7 +53,7 @@ class RankSummary(NamedTuple):
     exit: Optional[ExitMessage] = None
 
 
-@omit_empty("program", "is_own")
+@omit_empty("program")
 class WorldMessage(NamedTuple):
     """A world that another launcher has made below this node's ranks; `number` tells an attempt's worlds apart.
 
@@ -123,7 +123,6 @@ class ShippedMessage(NamedTuple):
     errno: Optional[int] = None
 
 
-@omit_none
 class FactsMessage(NamedTuple):
     """The facts of a node (see `facts` and `plan_facts`), or why there are none."""
 
