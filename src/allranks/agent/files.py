@@ -7,7 +7,7 @@ import fcntl
 import os
 import stat
 from functools import partial
-from typing import List, Optional
+from typing import List, Optional, Union
 
 LIMIT = 64 << 10  # bytes
 # How a file is opened that a program may have replaced: no FIFO waits for its other end, no link leads elsewhere.
@@ -95,8 +95,8 @@ def read_link(path: str) -> str:
         return ""
 
 
-def size_of(path: str) -> int:
-    """Give the bytes of a file; 0 where there is none."""
+def size_of(path: Union[str, "os.PathLike[str]"]) -> int:
+    """Give the bytes of a file; 0 where it cannot be read."""
     try:
         return os.stat(path).st_size
     except OSError:

@@ -15,20 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from allranks.agent.files import open_left
+from allranks.agent.files import size_of as size_of
 from allranks.protocol.jsontext import LIMIT, DecodeError, JsonObject, read_object
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 ANYONE = 0o666  # the mode of a file that is for others too, less the umask
-
-
-def size_of(path: Path) -> int:
-    """Return the bytes of a file; 0 where it cannot be read."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def read_end(path: Path, most: int) -> str:
