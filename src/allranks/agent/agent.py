@@ -25,7 +25,7 @@ from allranks.protocol.messages import DrainedMessage, FaultMessage, HelloMessag
 from allranks.protocol.node_names import NodeFiles
 from allranks.protocol.processes import AgentBegun
 
-from .attempt import END_SECONDS, RankAttempt
+from .attempt import RankAttempt
 from .controller_session import ControllerSession, Taken, on
 from .door import Door
 from .forked_tasks import Tasks
@@ -34,11 +34,11 @@ from .link import describe_error, hello, log, log_traceback, still_followed
 from .node_directory import kept_outputs, remove
 from .node_samples import NodeSamples
 from .outlet import Outlet
-from .processes import lives, machine, read_process, wake_by_signals
+from .processes import END_SECONDS, lives, machine, read_process, wake_by_signals
 from .ranks import Ranks
 from .readiness import Readiness
 from .receiver import TreeReceiver
-from .supervised import LEASE_OVER, RELEASED, AgentNote, SupervisorLink
+from .supervised import FAILURES, LEASE_OVER, RELEASED, AgentNote, SupervisorLink
 from .this_node import ThisNode
 
 # -- What the training program reports ---------------------------------------------------------------------------------
@@ -108,7 +108,6 @@ TICK = 1.0  # seconds between samples of the supervisor and lease checks
 UNGREETED = 10.0  # seconds an agent without ranks waits for a controller: the one it had died at the start
 LEAST_PATIENCE = 5.0  # seconds that a beat may be late, however short the lease is: a loaded machine has its hiccups
 ENDING_SECONDS = 2 * END_SECONDS + 5.0  # what an end takes beyond its grace, at most
-FAILURES = 5  # errors of its own after which an agent gives up
 
 
 class Agent:

@@ -25,6 +25,7 @@ from allranks.protocol.processes import RemainingProcess
 from .files import open_left, read_left, read_text
 from .forking import Forking
 from .processes import (
+    END_SECONDS,
     Process,
     end_all,
     everything,
@@ -44,7 +45,6 @@ ERROR_FILE_LIMIT = 128 << 10
 CALLS_FILE_LIMIT = 1 << 20
 NOTING = 0.5  # seconds: a rank needs some 50 ms to note 2,000 calls
 NOTING_TICK = 0.02
-END_SECONDS = 5.0  # how long SIGKILL is repeated before what is left is reported
 
 
 class RankAttempt:
@@ -229,7 +229,7 @@ class RankAttempt:
             self._terminate()
         if time.monotonic() < self._end_at and self.running():
             return
-        left = end_all(self._everything, self._reap, END_SECONDS)
+        left = end_all(self._everything, self._reap)
         self._await_exits({p.pid for p in left})
         self.left = remaining(left)
         self.tell_ended(self._reason, round(time.monotonic() - self._began_end, 3))

@@ -44,7 +44,7 @@ from .processes import (
     survive_user_signals,
     tagged,
 )
-from .supervisor import END_SECONDS, Keeper, Supervisor
+from .supervisor import Keeper, Supervisor
 
 if TYPE_CHECKING:
     import subprocess
@@ -119,7 +119,7 @@ def _start(header: AgentHeader, files: Files) -> None:
         _say(FaultMessage("few-files", few))
         return
     for run_tag in header.ends:  # ranks of an agent before this one, which is lost or dead, must not live beside it
-        end_all(partial(tagged, run_tag), reap_children, END_SECONDS)
+        end_all(partial(tagged, run_tag), reap_children)
     directory = nodedir.make(header.node_dir, header.uid, header.node)
     for name, content in files.items():
         if content:

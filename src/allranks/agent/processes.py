@@ -31,6 +31,7 @@ PR_SET_PTRACER = 0x59616D61
 SIGTIMEDWAIT = {"x86_64": "128", "aarch64": "137"}  # rt_sigtimedwait: the kernel's syscall_64.tbl, asm-generic/unistd.h
 # Seconds before each look at the signals of a process that runs: one that was woken may wait for a core.
 SIGNAL_PAUSES = (0.0, 0.001, 0.002, 0.004, 0.008, 0.016)
+END_SECONDS = 5.0  # how long SIGKILL is repeated before what is left is reported
 USER_SIGNALS = {"USR1": signal.SIGUSR1, "USR2": signal.SIGUSR2}  # for the ranks alone, whoever gets them
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -275,7 +276,9 @@ def lives(pid: int, start: int) -> bool:
     return bool(alive([Process(pid, 0, "", start)]))
 
 
-def end_all(find: Callable[[], List[Process]], reap: Callable[[], object], seconds: float) -> List[Process]:
+def end_all(
+    find: Callable[[], List[Process]], reap: Callable[[], object], seconds: float = END_SECONDS
+) -> List[Process]:
     """Kill what `find` gives, again and again until nothing is found or `seconds` have passed.
 
     Each round stops the processes first, so that none forks between being seen and being killed.

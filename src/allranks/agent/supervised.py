@@ -20,6 +20,7 @@ from allranks.protocol.records import NamedTuple
 from .link import log
 from .processes import read_process, send_signal
 
+FAILURES = 5  # errors of its own after which each of the two gives up
 # how an agent ends; anything else is a death
 RELEASED = 0
 LEASE_OVER = 3

@@ -43,12 +43,10 @@ from .processes import (
     remaining,
     wake_by_signals,
 )
-from .supervised import LEASE_OVER, RELEASED, AgentNote
+from .supervised import FAILURES, LEASE_OVER, RELEASED, AgentNote
 
 TICK = 1.0
-END_SECONDS = 5.0
 DRAIN_SECONDS = 5.0
-FAILURES = 5  # errors of its own after which it gives up
 LONGEST_LOOK = 2 * TICK  # what counts of the time between two looks: the rest of it, this process itself did not run
 FIRST_PATIENCE = 30.0  # seconds for the agent's first beat: a loaded machine imports slowly
 
@@ -119,9 +117,9 @@ class Supervisor:
             selector.register(self._link, selectors.EVENT_READ)
             how = self._wait(selector, wake)
         # By lineage first: reading environments waits for a process that maps a file of a stalled disk.
-        left = end_all(lambda: descendants([os.getpid()]), reap_children, END_SECONDS)
+        left = end_all(lambda: descendants([os.getpid()]), reap_children)
         if how != "released":
-            left = end_all(partial(everything, self._header.run_tag), reap_children, END_SECONDS)
+            left = end_all(partial(everything, self._header.run_tag), reap_children)
         if how == "released":
             remove(self._dir)
         elif how != "lease-over":

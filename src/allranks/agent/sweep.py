@@ -95,7 +95,7 @@ def _end(named: Iterable[Tuple[int, int]]) -> List[SweptProcess]:
         roots = alive(wanted)
         return roots + descendants([process.pid for process in roots])
 
-    left = end_all(find, reap_children, 5.0)
+    left = end_all(find, reap_children)
     return [SweptProcess(p.pid, p.start, command_of(p.pid)) for p in left]
 
 
