@@ -56,13 +56,11 @@ def environment_of(order: RankOrder, base: Dict[str, str]) -> Dict[str, str]:
     return environment
 
 
-def start_rank(order: RankOrder, base: Dict[str, str], agent_pid: int, fork: Optional[Fork] = None) -> Rank:
+def start_rank(order: RankOrder, base: Dict[str, str], agent_pid: int, fork: Fork) -> Rank:
     """Start one rank as the controller ordered, from a template where that gives one; raise RankStartError."""
     environment = environment_of(order, base)
     _write_files(order)
-    begun = None
-    if fork is not None:
-        begun = fork(order, environment)
+    begun = fork(order, environment)
     if begun is None:
         begun = start_process(order, environment, agent_pid)
     return Rank(order, *begun)

@@ -104,10 +104,9 @@ class Readiness:
             self._node.selector.unregister(self._master_port.listener)
 
     def _forget_port(self) -> None:
-        if self._master_port is not None:
-            self._stop_listening()
-            self._master_port.release()
-            self._master_port = None
+        self._stop_listening()
+        self.release_port()
+        self._master_port = None
 
     # -- peers ---------------------------------------------------------------------------------------
 

@@ -218,7 +218,4 @@ def check_report(report: ReportMessage) -> ReportMessage:
     """Give a report with its texts cut; raise DecodeError where it is none."""
     if not report.event:
         raise DecodeError("expected an event of a rank")
-    short = cut(report)
-    if not report.threads:
-        return short
-    return short._replace(threads=tuple(name[:NAME] for name in report.threads[:THREADS]))
+    return cut(report)._replace(threads=tuple(name[:NAME] for name in report.threads[:THREADS]))

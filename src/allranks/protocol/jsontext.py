@@ -36,7 +36,7 @@ def read_json(data: Union[bytes, str], limit: int = LIMIT) -> Json:
 
 def read_object(data: Union[bytes, str], limit: int = LIMIT) -> JsonObject:
     """Read one JSON object of at most `limit` bytes or characters."""
-    return _as_object(_read(data, limit, _STRICT))
+    return _as_object(read_json(data, limit))
 
 
 def read_metrics(data: Union[bytes, str], limit: int = LIMIT) -> JsonObject:
