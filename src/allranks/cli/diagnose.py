@@ -78,9 +78,9 @@ def _verdict(words: list[str], run: RunDirectory | None, html: str | None) -> Ve
         return _of_logs(judge_logs(read_stream(sys.stdin.buffer)), [], html)
     if run is not None:
         if html is not None:
-            from .report import fresh_redactor, write_page  # imported late: allranks.pyz has no Jinja2
+            from .report import write_page  # imported late: allranks.pyz has no Jinja2
 
-            write_page(run, Path(html), fresh_redactor())
+            write_page(run, Path(html))
         return judge_run(run)
     evidence, logs, unread = read_log_files(find_logs(words))
     for path, reason in unread.items():

@@ -23,14 +23,13 @@ from allranks.report.bundle import write_bundle
 from allranks.report.excerpts import excerpt, logs_of
 from allranks.report.gather import MOST_LOGS, gather
 from allranks.report.record import LogName, Record
-from allranks.report.redact import Hidden, Redactor, redacted
+from allranks.report.redact import Hidden, Redactor, hidden_words, redacted
 from allranks.report.runpage import run_page
 from allranks.runs.child import OutOfTime, WorkFailed, in_child
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import PreflightDocument
 from allranks.runs.regular import replacing, size_of
 from allranks.settings.secrets import is_secret_name
-from allranks.text import count_of, plural
 
 from .chosen_run import find_run
 
@@ -50,16 +49,14 @@ def command(
         made = Made(bundle=str(path), files=files, redacted=redactor.hidden)
     else:
         path = place(output, "report.html") if output else run_dir.path / "report.html"
-        made = _page(run_dir, path, redact)
+        made = write_page(run_dir, path, redact)
     if json_:
         print(document_line(made))
         return DONE
     print(made.bundle or made.page)
-    count = sum(hidden.count for hidden in made.redacted)
-    if count:
-        kinds = ", ".join(sorted({hidden.kind for hidden in made.redacted}))
+    if made.redacted:
         where = "redactions.json in it" if made.bundle else "the end of the page"
-        print(f"{count_of(count, 'secret')} {plural(count, 'was', 'were')} hidden ({kinds}). {where} says where")
+        print(f"{hidden_words(made.redacted)}. {where} says where")
     return DONE
 
 
@@ -73,21 +70,17 @@ class Made(NamedTuple):
     redacted: Sequence[Hidden] = ()
 
 
-def _page(run: RunDirectory, path: Path, patterns: Sequence[str]) -> Made:
-    redactor = fresh_redactor(patterns)
-    write_page(run, path, redactor)
-    return Made(page=str(path), redacted=redactor.hidden)
-
-
 def place(output: str | None, name: str) -> Path:
     """Return the file that --output names, or one of this name in the directory that it names, or here."""
     path = Path(output or name)
     return path / name if path.is_dir() else path
 
 
-def write_page(run: RunDirectory, path: Path, redactor: Redactor) -> None:
+def write_page(run: RunDirectory, path: Path, patterns: Sequence[str] = ()) -> Made:
     """Write the page of a run; raise UsageError where it cannot be written."""
+    redactor = fresh_redactor(patterns)
     _write(gather(run, judged), path, redactor)
+    return Made(page=str(path), redacted=redactor.hidden)
 
 
 def write_log_page(verdict: Verdict, files: Sequence[Path], path: Path) -> None:
@@ -130,7 +123,7 @@ def page_at_end(run: RunDirectory) -> Path | None:
     if sum(size_of(run.path / log.file) for log in logs_of(run)) > AT_ONCE:
         return None
     try:
-        in_child(partial(_page, run, path, ()), END_SECONDS)
+        in_child(partial(write_page, run, path), END_SECONDS)
     except (OutOfTime, WorkFailed, AllranksError) as error:
         with contextlib.suppress(OSError):
             for part in run.path.glob(".report.html.*.part"):

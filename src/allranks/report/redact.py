@@ -23,6 +23,7 @@ from allranks.protocol.jsontext import Json
 from allranks.protocol.run_facts import read_lines, write_line
 from allranks.settings import secretforms as forms
 from allranks.settings.secrets import REDACTED, is_secret_name
+from allranks.text import count_of, plural
 
 from .record import Excerpt, Record
 
@@ -54,6 +55,13 @@ class Hidden:
     file: str
     count: int = 0
     lines: list[int | str] = field(default_factory=list)
+
+
+def hidden_words(hidden: Sequence[Hidden]) -> str:
+    """Write `3 secrets were hidden (named value, private key)`."""
+    count = sum(one.count for one in hidden)
+    kinds = ", ".join(sorted({one.kind for one in hidden}))
+    return f"{count_of(count, 'secret')} {plural(count, 'was', 'were')} hidden ({kinds})"
 
 
 class Redactor:

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from allranks.findings import Verdict, explain_command
 from allranks.protocol.codec import encode
 from allranks.runs.documents import ResultDocument, RunDocument, SuiteResult
-from allranks.text import count_of, cut, format_ranks, plural
+from allranks.text import count_of, cut, format_ranks
 
 from .ledgerwords import goodput_line, goodput_words
 from .machines import facts_of, machine_groups, scheduler
 from .page import findings_of, test_level
 from .record import Record
-from .redact import Hidden
+from .redact import Hidden, hidden_words
 
 MOST = 60  # lines
 LONGEST = 300  # characters of a line
@@ -135,10 +135,8 @@ def _tests(tests: Sequence[SuiteResult]) -> list[str]:
 
 def _bundle(hidden: Sequence[Hidden], files: int) -> list[str]:
     secrets = "no secrets were found"
-    count = sum(place.count for place in hidden)
-    if count:
-        kinds = ", ".join(sorted({place.kind for place in hidden}))
-        secrets = f"{count_of(count, 'secret')} {plural(count, 'was', 'were')} hidden ({kinds}): see redactions.json"
+    if hidden:
+        secrets = f"{hidden_words(hidden)}: see redactions.json"
     return [
         f"- {count_of(files, 'file')}. report.html is the page. Of large logs only beginning and end are here",
         f"- {secrets}",
