@@ -142,5 +142,5 @@ def test_stop_without_a_name_names_the_active_runs(runs: Path, shell: Shell) -> 
 
 def test_lines_fit_a_narrow_terminal(runs: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     make(runs, "old", 7300, exit_code=1)
-    monkeypatch.setattr("allranks.cli.ps._terminal_width", lambda: 72)
+    monkeypatch.setattr("allranks.cli.ps.window_size", lambda *_: (72, 24))
     assert max(len(line) for line in shell("ps").out.splitlines()) == 72

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from allranks.exitcodes import DONE
 from allranks.protocol.codec import document_line
 from allranks.report.runtable import brief_lines
-from allranks.report.terminal import STATE_STYLES, paint, shows_colour
+from allranks.report.terminal import STATE_STYLES, paint, shows_colour, window_size
 from allranks.runs.brief import RunBrief, is_over, read_brief
 from allranks.runs.directory import RunDirectory
 from allranks.runs.known_directories import known_runs_directories, runs_elsewhere
@@ -39,7 +39,7 @@ def command(all_: bool, number: int, quiet: bool, runs_dir: str | None, json_: b
         for run in runs:
             print(run.run)
         return DONE
-    width = _terminal_width()
+    width, _ = window_size(sys.stdout, 0, 0)  # 0: no terminal, any width
     blocks = [
         "\n".join(_listing_lines(directory, listing, width, names_directory=all_))
         for directory, listing in listings.items()
@@ -76,13 +76,6 @@ def _elsewhere(directories: Sequence[Path], listed: Sequence[RunBrief]) -> list[
     runs = [run for run in runs_elsewhere(os.environ) if run.runs_dir in here and run.run not in shown]
     lines = [f"on {run.host}: {run.run} (allranks status {run.run})" for run in runs[: -MOST_ELSEWHERE - 1 : -1]]
     return ["\n".join(lines)] if lines else []
-
-
-def _terminal_width() -> int:
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns
-    except (OSError, ValueError):  # no terminal
-        return 0
 
 
 def _listing_lines(directory: Path, listing: RunList, width: int, names_directory: bool) -> list[str]:

@@ -20,8 +20,7 @@ from typing import TextIO
 from allranks.errors import Interrupted
 from allranks.exitcodes import TERMINATED
 
-from .screen import window_size
-from .terminal import clean, shows_colour, write_unfiltered
+from .terminal import clean, shows_colour, window_size, write_unfiltered
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the alternate screen, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"

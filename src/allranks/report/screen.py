@@ -15,21 +15,12 @@ import threading
 from typing import TextIO
 
 from .fold import not_shown
-from .terminal import clean, shown_length, shows_colour, write_unfiltered
+from .terminal import clean, shown_length, shows_colour, window_size, write_unfiltered
 
 WAIT = 0.2  # seconds `show` waits for its lines to be written: in order with what others print, as a rule
 AT_EXIT = 2.0
 WAITING_LINES = 4000
 WAITING_CHARACTERS = 4 << 20
-
-
-def window_size(stream: TextIO, columns: int, lines: int) -> tuple[int, int]:
-    """Return columns and lines of a terminal's window; the given ones where it does not say."""
-    try:
-        size = os.get_terminal_size(stream.fileno())
-    except (OSError, ValueError):
-        return columns, lines
-    return size.columns or columns, size.lines or lines
 
 
 class Screen:

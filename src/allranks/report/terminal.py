@@ -1,4 +1,4 @@
-"""What of a text may reach a terminal (pure).
+"""What of a text may reach a terminal, and how wide that is.
 
 Two places write to one: `cli.streams`, which stands for standard output and error, and `screen`, for what is drawn
 again and again. Both clean all that they write. Our own cursor movements go to the stream below.
@@ -6,6 +6,7 @@ again and again. Both clean all that they write. Our own cursor movements go to 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import TextIO
@@ -109,6 +110,15 @@ def wants_colour(choice: str, is_terminal: bool, no_color: str, force_color: str
 def shows_colour(stream: TextIO) -> bool:
     """Tell whether what is written to a stream keeps its colours: only standard output and error of a command do."""
     return bool(getattr(stream, "shows_colour", False))
+
+
+def window_size(stream: TextIO, columns: int, lines: int) -> tuple[int, int]:
+    """Return columns and lines of a terminal's window; the given ones where it does not say."""
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return columns, lines
+    return size.columns or columns, size.lines or lines
 
 
 def write_unfiltered(stream: TextIO, text: str) -> None:
