@@ -13,6 +13,7 @@ from allranks.engines import engine_of, settle
 from allranks.exitcodes import DONE
 from allranks.protocol.codec import decode_parts, document_line, omit_empty, spread
 from allranks.report.nodetable import MOST_PRINTED, group_line, grouped, heading, styled, widest_label, without_clock
+from allranks.report.runtable import NO_CONTROLLER
 from allranks.report.terminal import clean, paint_line, redraw_lines, shown_length, shows_colour
 from allranks.runs.brief import lease_end
 from allranks.runs.directory import RunCondition, RunDirectory
@@ -200,7 +201,7 @@ def _whereabouts(report: StatusReport) -> list[str]:
         return [f"no process follows it: {report.engine.engine}. `allranks attach` does, `allranks stop` ends it"]
     if report.lease_end is not None:
         return [_lease_end_line(report.lease_end, report.nodes)]
-    return ["its controller has ended. `allranks attach` takes it over, `allranks stop` ends it"]
+    return [NO_CONTROLLER]
 
 
 def _lease_end_line(ended: LeaseEnd, nodes: Sequence[NodeStatus]) -> str:

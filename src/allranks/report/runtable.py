@@ -10,6 +10,7 @@ from allranks.text import align_columns, cut, first_line, format_elapsed, format
 
 HEADINGS = ("NAME", "STATE", "NODES", "STEP", "RATE", "GOODPUT", "AGE", "VERDICT")
 LEFT = (0, 1, 7)  # columns that begin at the left
+NO_CONTROLLER = "its controller has ended. `allranks attach` takes it over, `allranks stop` ends it"
 UNLIMITED = 4000  # characters of a verdict where no terminal is narrower
 
 
@@ -37,7 +38,7 @@ def _cells(run: RunBrief, now: float) -> tuple[str, ...]:
 
 def _verdict(run: RunBrief) -> str:
     if run.state == ORPHANED:
-        return "its controller has ended. `allranks attach` takes it over, `allranks stop` ends it"
+        return NO_CONTROLLER
     if run.verdict is None or not run.verdict.message:
         return ""
     message = first_line(run.verdict.message, UNLIMITED)
