@@ -104,7 +104,7 @@ def command(run: str | None, on: str | None, once: bool, runs_dir: str | None) -
     watch = RunWatch(directory)
     if once or not is_interactive():
         shown = snapshot(watch, time.time())
-        lines = top_lines(shown, watch.events, PRINTED_WIDTH, PRINTED_LINES, _colour(), footer="")
+        lines = top_lines(shown, watch.events, PRINTED_WIDTH, PRINTED_LINES, shows_colour(sys.stdout), footer="")
         print("\n".join(lines))
         return DONE
     with FullScreen(sys.stdout, sys.stdin) as screen:
@@ -125,7 +125,7 @@ def _draw_until_left(watch: RunWatch, screen: FullScreen) -> None:
                 next_look = time.monotonic() + INTERVAL
             if (is_due or screen.size != size) and shown is not None:
                 size = screen.size
-                screen.draw(top_lines(shown, watch.events, *size, _colour(), FOOTER))
+                screen.draw(top_lines(shown, watch.events, *size, shows_colour(sys.stdout), FOOTER))
             if KEYS_AT_END in screen.key(TICK).lower():
                 return
     except KeyboardInterrupt:
@@ -143,7 +143,3 @@ def snapshot(watch: RunWatch, now: float) -> TopSnapshot:
     if condition.state in (*OVER, ORPHANED):
         report = replace(report, nodes=tuple(map(without_clock, report.nodes)))
     return TopSnapshot(**vars(report), elapsed=elapsed, loss=watch.loss, warnings=watch.warnings)
-
-
-def _colour() -> bool:
-    return shows_colour(sys.stdout)

@@ -5,13 +5,13 @@ Texts come from programs and other machines: each is cut as it is written, and w
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from allranks.diagnose.words import utc
 from allranks.findings import Finding
 from allranks.runs.documents import PreflightDocument, SuiteResult
 from allranks.text import cut, format_percent, format_rate, format_size_option, format_time
@@ -58,7 +58,7 @@ def moment(seconds: float | None) -> str:
     """Write unix seconds; empty for a time that no clock shows."""
     if seconds is None or not 0 < seconds < 1e11:
         return ""
-    return f"{datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    return utc(seconds)
 
 
 def capped(lines: Sequence[str]) -> list[str]:
