@@ -15,7 +15,7 @@ from tests.ports import free_port
 from allranks.gang.agent_archive import fabric_zip
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "allranks" / "fabric"
-SHIPPED = {"allranks.findings", "allranks.program", "allranks.text", "allranks.protocol.codec",
+SHIPPED = {"allranks.exitcodes", "allranks.findings", "allranks.program", "allranks.text", "allranks.protocol.codec",
            "allranks.protocol.interface_names", "allranks.protocol.jsontext"}  # fmt: skip
 
 

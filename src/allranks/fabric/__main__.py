@@ -6,11 +6,10 @@ import os
 import sys
 from collections.abc import MutableMapping, Sequence
 
+from allranks.exitcodes import USAGE
 from allranks.program import StartError, export_place, find_place
 
 from .ranks.options import parse
-
-USAGE = 2
 
 
 def main(words: Sequence[str] | None = None) -> None:

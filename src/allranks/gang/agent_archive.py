@@ -155,7 +155,7 @@ def fabric_zip() -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as bundle:
         bundle.writestr("__main__.py", "from allranks.fabric.__main__ import main\n\nmain()\n")
         bundle.writestr("allranks/__init__.py", "")
-        names = ("findings", "program", "text")
+        names = ("exitcodes", "findings", "program", "text")
         protocol = ("__init__", "codec", "interface_names", "jsontext", "records")
         modules = [HOME / f"{name}.py" for name in (*names, *(f"protocol/{name}" for name in protocol))]
         for path in sorted([*(HOME / "fabric").rglob("*.py"), *modules]):

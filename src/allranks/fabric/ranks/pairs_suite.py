@@ -19,6 +19,7 @@ from typing import Dict, Optional, Tuple, TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
+from allranks.exitcodes import CHECK_FAILED, HANG, code_if
 from allranks.text import error_line, format_bit_rate, format_time, list_first
 
 from ..analysis.heatmap import heatmap
@@ -43,8 +44,8 @@ GRACE = 8.0  # seconds for an answer through the store: packets of a lossy node 
 POLL = 0.01  # seconds between two questions to the store: of leaders
 IDLE = 0.25  # … of ranks that only wait
 BETWEEN_ROUNDS = 0.1  # seconds
-LOST = 5  # exit code where rank 0 or the store has ended
-BROKEN = 3  # where a link or a node is at fault
+LOST = HANG  # exit code where rank 0 or the store has ended
+BROKEN = CHECK_FAILED  # where a link or a node is at fault
 ENOUGH_DEAD = 2  # dead re-tests of a dead pair that settle it: each costs its limit
 LISTED = 6  # pairs on a round's line
 INTERFACES_SHOWN = 4
@@ -288,7 +289,7 @@ class Coordinator(PairsRank):
         again = self._measure_again(first)
         addresses = {self.nodes[node]: facts.address for node, facts in self.setup.leaders.items()}
         judgement = judge(self._as_lost(first), self._as_lost(again), self.floors, addresses)
-        code = BROKEN if any(finding.status == "fail" for finding in judgement.findings) else 0
+        code = code_if(any(finding.status == "fail" for finding in judgement.findings), BROKEN)
         self._report(judgement, bool(first))
         append_row(self.options.out, SuiteEndRow("pairs", code == 0, code, findings=tuple(judgement.findings)))
         self._dismiss(code)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
+from allranks.exitcodes import HANG
 from allranks.protocol.codec import encode, write_json
 from allranks.text import count_of, first_line, format_size_option
 
@@ -17,7 +18,6 @@ from .job import SuiteJob
 from .lab import Lab
 from .options import Options
 from .process_group import ProcessGroup
-from .watchdog import HANG
 
 STACKS_SHOWN = 8
 NODES_SHOWN = 8

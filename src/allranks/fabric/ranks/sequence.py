@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import torch.distributed as dist
 
+from allranks.exitcodes import CHECK_FAILED, code_if
+
 from ..analysis.agreement import END, RankVerdict, agree
 from ..metric_rows import CollectiveRow
 from . import process_group
@@ -15,9 +17,7 @@ from .lab import Lab, NotSupported, Test, Unusable
 from .options import Options
 from .printing import SuiteReport, describe_error
 from .process_group import ProcessGroup
-from .watchdog import FAILED, Watchdog
-
-PASSED = 0
+from .watchdog import Watchdog
 
 
 class Runner:
@@ -86,9 +86,7 @@ class Runner:
 
     def finish(self) -> int:
         """End the process group where it is intact, print the statement, and give the exit code."""
-        code = PASSED
-        if any(row.status == "fail" for row in self.report.rows):
-            code = FAILED
+        code = code_if(any(row.status == "fail" for row in self.report.rows), CHECK_FAILED)
         if self.intact and dist.is_initialized():
             self.watch.begin(self.number, "destroy_process_group", self.options.timeout)
             dist.destroy_process_group()

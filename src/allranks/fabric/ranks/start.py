@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from allranks.exitcodes import CHECK_FAILED, HANG
+
 from . import bandwidth
 from . import pairs_suite as pairs
 from .cases import QUICK, TESTS
@@ -15,7 +17,6 @@ from .job import STORE_ERRORS, SuiteJob
 from .options import Options
 from .printing import describe_error
 from .sequence import Runner
-from .watchdog import FAILED, HANG
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ def start(options: Options) -> int:
         if runner.watch.watching and isinstance(problem, STORE_ERRORS):
             runner.watch.store_lost(problem)
         print(f"allranks.fabric: {describe_error(problem)}", file=sys.stderr, flush=True)
-        return FAILED
+        return CHECK_FAILED
     return code
 
 

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
+from allranks.exitcodes import CHECK_FAILED, HANG, TERMINATED
 from allranks.text import error_line
 
 from ..analysis.agreement import BEFORE, NOWHERE, describe_hang, silent_ranks, split_arrived
@@ -34,9 +35,6 @@ PATIENCE_ENDING = 4.0
 GATHERING = 0.3  # seconds until the other ranks have noticed, too
 FAREWELL = 3.0  # seconds that whoever reports stays for the others, which hear of it through the store
 LAST = 30.0  # seconds for a report: the store may not answer
-FAILED = 3
-HANG = 5
-TERMINATED = 143
 STACK_DEPTH = 8
 
 
@@ -127,7 +125,7 @@ class Watchdog(threading.Thread):
         except Exception:
             print(f"allranks: the watchdog of rank {self.job.rank} failed", file=sys.stderr)
             traceback.print_exc()
-            leave(FAILED)
+            leave(CHECK_FAILED)
 
     def _watch(self) -> None:
         while True:
