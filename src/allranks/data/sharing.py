@@ -19,6 +19,8 @@ BY_RANK = (
     "shard by the global rank: num_replicas=dist.get_world_size(), rank=dist.get_rank() (RANK, not LOCAL_RANK). "
     "It is right as it is only if these ranks are one model-parallel group."
 )
+KEEP_ONE = "keep one of the two: the split dataset or the sampler"
+AUDIT_LOADER = "allranks data audit --loader module:function"
 ALIKE = 0.9  # of the smaller of two ranks' samples: from here on they read the same
 MANY = 0.02  # of all reads: from here on contents that two ranks share are not a coincidence of the data
 GROUPS = 64  # with which a rank's samples are compared
@@ -157,7 +159,7 @@ def _twice(case: LoaderCase) -> Finding | None:
         f"sharded twice: each rank has a dataset of its own with {samples(facts.dataset_len)}, and its sampler takes "
         f"{facts.sampler_len:,} of them, one in {facts.replicas}. No rank reads the rest"
     )
-    return case.finding("data-sharded-twice", "fail", text, "keep one of the two: the split dataset or the sampler")
+    return case.finding("data-sharded-twice", "fail", text, KEEP_ONE)
 
 
 def _unshrunk(case: LoaderCase) -> Finding | None:
@@ -172,7 +174,7 @@ def _unshrunk(case: LoaderCase) -> Finding | None:
         return case.finding("data-overlap", "warn", text, SHARD)
     if case.identity.same is None:
         text = f"each rank reads all {data:,} samples of its dataset, and it is not known whether these are one dataset"
-        return case.finding("data-not-sharded", "unknown", text, "allranks data audit --loader module:function")
+        return case.finding("data-not-sharded", "unknown", text, AUDIT_LOADER)
     text = (
         f"the loader's length does not shrink with the world size: each of {case.world} ranks would read all "
         f"{data:,} samples"

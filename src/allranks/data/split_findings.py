@@ -9,13 +9,12 @@ from allranks.text import format_percent, format_ranks, plural
 
 from .case import CHECK, Layout, LoaderCase, samples
 from .rows import REFERENCE, Row, Setting, Shard, gather
-from .sharing import padded, sharing
+from .sharing import AUDIT_LOADER, KEEP_ONE, padded, sharing
 
 # -- How much each rank reads, how that ends, and what the next epoch does ---------------------------------------------
 
 EVEN = "give every rank as many batches: DistributedSampler, drop_last=True, or torch's Join context manager"
 SAME_DROP_LAST = "set drop_last alike on all ranks"
-KEEP_ONE = "keep one of the two: the split dataset or the sampler"
 COVER = "make the ranks' shares cover all of the data"
 LENGTHS_NAMED = 4
 ABOUT = 0.15  # by how much two counts may differ and still be about the same
@@ -194,7 +193,7 @@ def judge(rows: Iterable[Row], layout: Layout) -> list[Finding]:
     if findings:
         return findings
     text = f"no torch DataLoader was iterated on {format_ranks(ranks)}" if ranks else "no rank carried the audit"
-    return [Finding("data-audit", "unknown", text, "allranks data audit --loader module:function", check=CHECK)]
+    return [Finding("data-audit", "unknown", text, AUDIT_LOADER, check=CHECK)]
 
 
 def cases_of(loaders: Mapping[str, Mapping[int, Shard]], layout: Layout) -> list[LoaderCase]:
