@@ -1,21 +1,19 @@
-"""Shared by the checks of network devices: RDMA ports and which of them NCCL takes, and the PCIe link of a device.
+"""Shared by the checks of network devices: RDMA ports, and which of them NCCL takes.
 
-Files: /sys/class/infiniband/DEVICE/ports/N (Documentation/ABI/stable/sysfs-class-infiniband); current_link_width and
-max_link_width of a PCI device (Documentation/ABI/testing/sysfs-bus-pci). NCCL_IB_HCA: NCCL's src/misc/param.cc and
-net_ib, matchIfList.
+Files: /sys/class/infiniband/DEVICE/ports/N (Documentation/ABI/stable/sysfs-class-infiniband). NCCL_IB_HCA: NCCL's
+src/misc/param.cc and net_ib, matchIfList.
 """
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Sequence
 
 from allranks.protocol.records import NamedTuple
 from allranks.text import list_first
 
-from .host import Host, number_in, text_in
+from .host import Host, text_in
 
 MOST = 128
-WIDEST = 32  # lanes
 
 
 class UsedPort(NamedTuple):
@@ -77,12 +75,3 @@ def ports_text(active_ports: Sequence[UsedPort]) -> str:
     """`mlx5_0:1 (InfiniBand, 400 Gb/sec (4X NDR)), …`, few of them in full."""
     names = list_first([f"{port.hca}:{port.port}" for port in active_ports], 8)
     return f"{names} ({active_ports[0].layer}, {active_ports[0].rate})"
-
-
-def lanes(host: Host, device: str) -> Optional[Tuple[int, int]]:
-    """PCIe lanes that a device uses and has; None where that is not known (virtual devices show 0, 63 or 255)."""
-    width = number_in(host, f"{device}/current_link_width")
-    most = number_in(host, f"{device}/max_link_width")
-    if width and most and width <= WIDEST and most <= WIDEST:
-        return width, most
-    return None

@@ -15,9 +15,9 @@ from allranks.findings import Finding
 from allranks.protocol.records import NamedTuple
 from allranks.text import group, join_names, plural
 
-from .. import rdma, smi
+from .. import smi
 from ..compare import Findings, Nodes, collected, remote, values_of, warn
-from ..host import Host, base_name, linked_name, text_in
+from ..host import Host, base_name, linked_name, number_in, text_in
 from ..typed_facts import Request
 
 ID = "pcie_width"
@@ -26,6 +26,7 @@ LEVEL = "quick"
 GPU_DRIVERS = ("nvidia", "amdgpu")
 CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")  # VGA, 3D, other display controllers, processing accelerators
 LARGE = 8  # lanes: a card with fewer is an old one, which needs no more
+WIDEST = 32  # lanes: virtual devices show 63 or 255
 FEW = 4  # times fewer lanes than it has
 MOST = 128
 
@@ -73,11 +74,12 @@ def collect(host: Host) -> Optional[List[PcieLink]]:
 
 
 def _link(host: Host, name: str, pci: str, device: str) -> Optional[PcieLink]:
-    lanes = rdma.lanes(host, device)
-    if lanes is None or lanes[1] < LARGE:
+    width = number_in(host, f"{device}/current_link_width")
+    most = number_in(host, f"{device}/max_link_width")
+    if not width or not most or max(width, most) > WIDEST or most < LARGE:
         return None
     ids = ":".join(text_in(host, f"{device}/{file}", 16)[2:] for file in ("vendor", "device"))
-    return PcieLink(name, pci, name if ids == ":" else ids, *lanes)
+    return PcieLink(name, pci, name if ids == ":" else ids, width, most)
 
 
 def judge(request: Request, facts_by_node: Nodes) -> Findings:
