@@ -19,6 +19,7 @@ from ..typed_facts import Request
 ID = "code_git"
 GROUP = "code"
 LEVEL = "quick"
+SYNC = "copy this machine's code to all nodes with run --sync"
 PACKED = 8 << 20  # bytes of packed-refs: some hundred thousand refs
 _HASH = re.compile(r"^([0-9a-f]{40}|[0-9a-f]{64})\b")
 _BRANCH = re.compile(r"^ref: *(?:refs/heads/)?(.*)")
@@ -90,15 +91,14 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     """Warnings: a commit that differs, and a node without a repository among nodes with one."""
     repositories = collected(facts_by_node, ID, Repository)
     commits = values_of(repositories, lambda one: one.commit)
-    sync = "copy this machine's code to all nodes with run --sync"
     shown = [f"{node}: {str(one.commit)[:16]} {one.branch or '(detached)'}" for node, one in repositories.items()]
     for odd in differences("commit", commits, lambda commit: str(commit)[:10], "is at", "are at"):
         top = shlex.quote(repositories[odd.nodes[0]].top)
         pull = f"allranks exec {request.target} -- git -C {top} pull --ff-only"
-        yield warn(ID, odd.nodes, odd.message, f"{pull}, or {sync}", shown[:LISTED])
+        yield warn(ID, odd.nodes, odd.message, f"{pull}, or {SYNC}", shown[:LISTED])
     outside = {node: facts.workdir for node, facts in facts_by_node.items() if ID in facts and facts[ID] is None}
     without = nodes_with(outside, lambda workdir: workdir.exists)
     if without and len(repositories) > max(1, len(without)):
         message = f"{outside[without[0]].path} on {who(without, 'is', 'are')} in no git"
         message += " repository" + others(list(repositories), "are in one", "is in one")
-        yield warn(ID, without, message, f"clone it there too, or {sync}")
+        yield warn(ID, without, message, f"clone it there too, or {SYNC}")

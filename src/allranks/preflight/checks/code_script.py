@@ -16,6 +16,7 @@ from allranks.text import count_of, list_first, plural
 from ..compare import Findings, Nodes, by_item, by_odd_nodes, collected, evidence_of, fail_if, values_of
 from ..host import Host, base_name
 from ..typed_facts import Request
+from .code_git import SYNC
 
 ID = "code_script"
 GROUP = "code"
@@ -31,7 +32,6 @@ IMPORT = re.compile(
     r"import[ \t]+([^\n#;]+))",
     re.MULTILINE,
 )
-SYNC = "copy this machine's code to all nodes with run --sync"
 
 
 class Content(NamedTuple):

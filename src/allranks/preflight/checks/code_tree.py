@@ -15,7 +15,7 @@ from ..compare import Findings, Nodes, by_value, collected, remote, split, unkno
 from ..host import Host, ask
 from ..typed_facts import Request
 from .code_git import ID as GIT
-from .code_git import Repository
+from .code_git import SYNC, Repository
 
 ID = "code_tree"
 GROUP = "code"
@@ -111,7 +111,6 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
     evidence = [f"{join_names(names)}: {count} files" for count, names in counts[:6]]
     cuts = [tree.cut for tree in trees.values() if tree.cut]
     evidence += [f"only the first of {cut} are compared" for cut in cuts[:1]]
-    remedy = "copy this machine's code to all nodes with run --sync"
     for odd in split(values_of(trees, lambda tree: tree.digest)):
         top = facts_by_node[odd.nodes[0]].workdir.path
         differs = f"differs between {join_names(odd.nodes)}"
@@ -120,7 +119,7 @@ def judge(request: Request, facts_by_node: Nodes) -> Findings:
             differs = f"on {join_names(odd.nodes)} differs from {odd.rest}"
             copy = remote(odd.fine[0], "rsync -a", f"{top}/", f"{odd.nodes[0]}:{top}/") + ", or "
         files = _odd_files([trees[node] for node in odd.nodes + odd.fine])
-        yield warn(ID, odd.nodes, f"{top} {differs}: {files}", copy + remedy, evidence)
+        yield warn(ID, odd.nodes, f"{top} {differs}: {files}", copy + SYNC, evidence)
 
 
 def _odd_files(trees: Sequence[TreeHashes]) -> str:
