@@ -83,7 +83,7 @@ LOOK = "ports"  # the check that tries every pair by TCP
 
 def run_pairs(spec: RunSpec, cluster: Cluster, printing: Printing, transport: Transport) -> int:
     """Find dead links, choose a master that the other nodes reach, and measure their links. Return the exit code."""
-    if spec.target.local or len(cluster.nodes) < 2:
+    if spec.target.local:
         return run_together(spec, cluster, printing, transport)
     run = RunDirectory.create(Path(spec.places.runs_dir), "check", time.time())
     progress = ProgressLine(printing.as_json or printing.quiet)
