@@ -160,7 +160,7 @@ def test_nested_operators_and_those_of_collectives() -> None:
     ]  # fmt: skip
     found = measured(events)
     assert micros(found) == split(seconds=1000, computing=260, communicating=300, both=30, idle=470)
-    assert found.collectives[0].size == 410240 * 4 and found.collectives[0].dtype == "float"
+    assert found.collectives[0].kind.size == 410240 * 4 and found.collectives[0].kind.dtype == "float"
     assert found.ranks[0].device == "cpu"
 
 
@@ -171,7 +171,7 @@ def test_gloo_on_two_threads_beside_computation() -> None:
     ]  # fmt: skip
     found = measured(events)
     assert micros(found) == split(seconds=1000, computing=500, communicating=600, both=400, idle=300)
-    assert (found.collectives[0].count, found.collectives[0].size) == (2, 16)
+    assert (found.collectives[0].count, found.collectives[0].kind.size) == (2, 16)
     assert found.collectives[0].exposed == pytest.approx(200e-6)
 
 
@@ -184,7 +184,7 @@ def test_the_costliest_collective_comes_first() -> None:
         nccl(700, 100, "allreduce", 64), nccl(450, 60, "_reduce_scatter_base", 128),
     ]  # fmt: skip
     summaries = measured(events).collectives
-    assert [(g.name, g.size, g.count) for g in summaries] == [
+    assert [(g.kind.name, g.kind.size, g.count) for g in summaries] == [
         ("all_reduce", 128, 2), ("reduce_scatter", 256, 1), ("all_gather", 8192, 1),
     ]  # fmt: skip
     assert summaries[0].exposed == pytest.approx(300e-6) and summaries[2].exposed == 0

@@ -9,6 +9,8 @@ from itertools import chain
 from statistics import median
 from typing import NamedTuple
 
+from allranks.protocol.codec import spread
+
 from .kernels import CollectiveKind
 from .trace import Trace, Window, name_of
 
@@ -70,6 +72,7 @@ class Longest:
     step: int | None
 
 
+@spread("kind")
 @dataclass(frozen=True)
 class CollectiveSummary:
     """The collectives of one kind, on all ranks and in all steps.
@@ -77,12 +80,7 @@ class CollectiveSummary:
     `exposed`: while nothing is computed; `waiting`: of that, until the last rank took part; `hidden` is a share.
     """
 
-    name: str
-    size: int | None
-    dtype: str
-    group: str
-    ranks: tuple[int, ...]
-    group_size: int | None
+    kind: CollectiveKind
     count: int
     seconds: float
     exposed: float
@@ -245,7 +243,7 @@ def _summaries(calls: Iterable[CollectiveCall]) -> list[CollectiveSummary]:
     for call in calls:
         by_kind[call.kind._replace(ranks=())].append(call)
     summaries = [_summary(kind, alike) for kind, alike in by_kind.items()]
-    return sorted(summaries, key=lambda summary: (-summary.exposed, -summary.seconds, summary.name))
+    return sorted(summaries, key=lambda summary: (-summary.exposed, -summary.seconds, summary.kind.name))
 
 
 def _summary(kind: CollectiveKind, calls: Sequence[CollectiveCall]) -> CollectiveSummary:
@@ -253,7 +251,7 @@ def _summary(kind: CollectiveKind, calls: Sequence[CollectiveCall]) -> Collectiv
     seconds = sum(call.seconds for call in calls)
     exposed = sum(call.exposed for call in calls)
     return CollectiveSummary(
-        *kind,
+        kind,
         count=len(calls),
         seconds=seconds,
         exposed=exposed,

@@ -71,11 +71,11 @@ def _costliest(collectives: Sequence[CollectiveSummary]) -> str:
     if exposed <= 0:
         return ""
     first = collectives[0]
-    text = f", {format_percent(first.exposed / exposed)} of it {first.name}"
-    if first.size is not None:
-        text += f" of {format_size(first.size)}"
-    if first.group:
-        text += f" in {first.group}"
+    text = f", {format_percent(first.exposed / exposed)} of it {first.kind.name}"
+    if first.kind.size is not None:
+        text += f" of {format_size(first.kind.size)}"
+    if first.kind.group:
+        text += f" in {first.kind.group}"
     return text
 
 
@@ -120,8 +120,8 @@ def collective_cells(summary: CollectiveSummary, steps: int) -> list[str]:
     """Write the cells under COLLECTIVE_COLUMNS; what is exposed is the mean of a rank's step."""
     longest = summary.longest
     return [
-        summary.name,
-        "size unknown" if summary.size is None else format_size(summary.size),
+        summary.kind.name,
+        "size unknown" if summary.kind.size is None else format_size(summary.kind.size),
         str(summary.count),
         format_time(summary.median),
         format_time(longest.seconds),
@@ -129,5 +129,5 @@ def collective_cells(summary: CollectiveSummary, steps: int) -> list[str]:
         format_percent(summary.hidden),
         format_time(summary.exposed / max(1, steps)),
         format_time(summary.waiting / max(1, steps)),
-        summary.group,
+        summary.kind.group,
     ]
