@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from allranks.errors import UsageError
@@ -32,7 +33,7 @@ def command(forget: Sequence[str], quiet: bool, json_: bool) -> int:
     forgotten = 0
     if forget:
         chosen = [_found(name, nodes) for name in forget]
-        forgotten = _forget(chosen)
+        forgotten = _forget(chosen, file)
         nodes = remembered(read_ledger(file), now)
     if json_:
         sys.stdout.write(document_line(NodesReport(str(file), nodes, forgotten)) + "\n")
@@ -59,15 +60,11 @@ def _found(name: str, nodes: Sequence[RememberedNode]) -> RememberedNode:
     raise UsageError(f"--forget {name}: no run has seen such a node. Known are {shown_names}")
 
 
-def _forget(chosen: Sequence[RememberedNode]) -> int:
-
-    def is_forgotten(record: NodeRecord) -> bool:
-        return any(_is_of(record, node) for node in chosen)
-
+def _forget(chosen: Sequence[RememberedNode], file: Path) -> int:
     try:
-        return forget_records(ledger_file(os.environ), is_forgotten)
+        return forget_records(file, lambda record: any(_is_of(record, node) for node in chosen))
     except OSError as error:
-        raise UsageError(f"{ledger_file(os.environ)}: {error.strerror or 'another allranks holds it'}") from None
+        raise UsageError(f"{file}: {error.strerror or 'another allranks holds it'}") from None
 
 
 def _is_of(record: NodeRecord, node: RememberedNode) -> bool:
