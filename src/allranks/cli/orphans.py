@@ -31,9 +31,8 @@ class OrphanReport(NamedTuple):
 
 def clean_orphans(options: Mapping[str, Any], foreign: bool, yes: bool, dry_run: bool, json_: bool) -> int:
     """List the orphans on the target's nodes, ask, end them by pid and start time. Return 4 where some stay."""
-    resolved = resolve_options(options, None)
-    spec = resolved.spec
-    cluster = find_cluster(resolved.spec)
+    spec = resolve_options(options, None).spec
+    cluster = find_cluster(spec)
     question = SweepHeader(foreign=spec.rendezvous.master_port) if foreign else SweepHeader()
     answers = ask(spec, cluster, {n.name: question for n in cluster.nodes})
     chosen = choose(answers, foreign)

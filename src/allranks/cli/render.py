@@ -27,7 +27,6 @@ from allranks.protocol.codec import document_line, omit_empty
 from allranks.runs.regular import ANYONE, replacing
 from allranks.settings import RunSpec
 from allranks.settings.command_line import used
-from allranks.settings.layers import Resolved
 from allranks.text import join_words
 from allranks.unpacked import own_command
 
@@ -52,7 +51,7 @@ def command(what: str, typed: Given, config: str | None, output: str | None, for
             f"the command has {placeholders[0]}, which only `allranks run` can fill. Write the value itself"
         )
     say_notes(resolved)
-    files = RENDERERS[what].render(make_request(resolved, what))
+    files = RENDERERS[what].render(make_request(resolved.spec, what))
     if output is not None:
         write(files, Path(output), force)
     if json_:
@@ -76,13 +75,12 @@ def one_role(what: str) -> UsageError:
     return UsageError(f"`render {what}` writes one role. {taking} takes several")
 
 
-def make_request(resolved: Resolved, what: str) -> RenderRequest:
+def make_request(spec: RunSpec, what: str) -> RenderRequest:
     """Make what the renderer needs. Raise UsageError where the number of ranks of a node is not known."""
-    spec = resolved.spec
     variables = forwarded(os.environ, ())
     if RENDERERS[what].joins:
         return RenderRequest(spec, Plan(()), os.getcwd(), read_texts(spec), archive=zipapp.build(), forwarded=variables)
-    cluster = render_cluster(resolved, what)
+    cluster = render_cluster(spec, what)
     needed = RENDERERS[what].hosts and ranks_asked_for(spec) is None
     unknown = [n.name for n in cluster.nodes if needed and spec.launch.nproc is None and n.slots is None]
     if unknown:
@@ -109,11 +107,10 @@ def named_texts(spec: RunSpec) -> dict[str, str]:
     return texts
 
 
-def render_cluster(resolved: Resolved, what: str) -> Cluster:
+def render_cluster(spec: RunSpec, what: str) -> Cluster:
     """Return the target's nodes; where only their number matters, that many without an address of their own."""
-    spec: RunSpec = resolved.spec
     if spec.target.hosts is not None or spec.target.local is not None:
-        return find_cluster(resolved.spec)
+        return find_cluster(spec)
     if RENDERERS[what].hosts:
         raise UsageError(f"render {what}: which nodes? set --hosts FILE or --hosts node[01-02]")
     count = spec.target.nodes or 1
