@@ -50,4 +50,4 @@ def test_a_rank_that_is_killed_is_a_failure(tmp_path: Path) -> None:
     """As by the kernel, for a lack of memory: the data was called split, by what the other rank had read."""
     (tmp_path / "killed.py").write_text(KILLED)
     with pytest.raises(LoaderError, match=r"^the loader raised as rank 1: its process ended with signal 9$"):
-        virtual_rows(f"{tmp_path}/killed.py:make", 2, 2)
+        virtual_rows(f"{tmp_path}/killed.py:make", 2, 2, tell=lambda _: None, python="")

@@ -13,7 +13,7 @@ from allranks.findings import Where
 from allranks.protocol.run_facts import Fact, NodeReplaced, Stamped, read_line
 from allranks.report.page import render
 from allranks.report.timeline import Timeline, choose_rows, timeline
-from allranks.report.timeplot import LEFT, NOWHERE, WIDTH, Scale, TimelinePlot, timeline_plot
+from allranks.report.timeplot import LEFT, WIDTH, Scale, TimelinePlot, timeline_plot
 from allranks.runs.documents import NodeEntry, NodeStatus, RankStatus, RunDocument, StatusDocument
 
 NODES = {"h1": [0, 1], "h2": [2, 3]}
@@ -30,7 +30,7 @@ def fold(
     return timeline((stamped for stamped in facts if stamped is not None), run, StatusDocument(nodes=tuple(placed)))
 
 
-def plot_of(line: Timeline, culprit: Where = NOWHERE) -> TimelinePlot:
+def plot_of(line: Timeline, culprit: Where = Where()) -> TimelinePlot:
     plot = timeline_plot(line, culprit)
     assert plot is not None
     return plot

@@ -23,9 +23,8 @@ from allranks.text import count_of
 from .chosen_run import list_runs, runs_directory
 from .declare import Given
 
-NODE_SETTINGS = settings_of("clean")
 # What each half of the command has for itself: an option of the other would be ignored.
-OF_NODES = tuple(row for row in NODE_SETTINGS if row.name != "runs_dir")
+OF_NODES = tuple(row for row in settings_of("clean") if row.name != "runs_dir")
 
 
 def command(typed: Given, keep: int | None, orphans: bool, foreign: bool, yes: bool, dry_run: bool, json_: bool) -> int:

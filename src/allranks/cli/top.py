@@ -51,7 +51,7 @@ class RunWatch:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The newest warnings, the newest last."""
-        return tuple(self._warnings)[-WARNINGS_KEPT:]
+        return tuple(self._warnings)
 
     def look(self) -> RunCondition:
         """Read what is new, and return the run's state with its documents."""

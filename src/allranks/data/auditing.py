@@ -105,14 +105,8 @@ def read_rows(path: Path, rank: int | None = None) -> list[Row]:
     return [row for row in rows if row is not None]
 
 
-def virtual_rows(
-    name: str,
-    world: int,
-    local: int,
-    tell: Callable[[ReadingProgress], None] = lambda _: None,
-    python: str = "",
-) -> list[Row]:
-    """Play the ranks and one rank alone; `tell` gets the progress.
+def virtual_rows(name: str, world: int, local: int, tell: Callable[[ReadingProgress], None], python: str) -> list[Row]:
+    """Play the ranks and one rank alone, in this `python` or, without one, in ours; `tell` gets the progress.
 
     Raise UsageError for a name that cannot be, and LoaderError where a rank raised."""
     if not all(name.rpartition(":")):

@@ -52,11 +52,11 @@ class Check(NamedTuple):
 
 def read_check(module: object) -> Check:
     """Read the check that a module describes. Raise ValueError that says what it lacks."""
-    values = {"ID": None, "GROUP": None, "LEVEL": None, **vars(module)}
+    values = vars(module)
     where = values.get("__name__", "a check")
-    name = values["ID"]
-    group = values["GROUP"]
-    level = values["LEVEL"]
+    name = values.get("ID")
+    group = values.get("GROUP")
+    level = values.get("LEVEL")
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(f"{where}: ID is {name!r}, expected a name such as my_check")
     if group not in GROUPS or level not in LEVELS:

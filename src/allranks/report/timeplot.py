@@ -91,9 +91,6 @@ class Scale:
         return LEFT + WIDTH * place / self._at[-1]
 
 
-NOWHERE = Where()  # no rank is at fault
-
-
 class TimelinePlot:
     """A drawing of these rows; `rows_left_out` counts those of too many. timeline.html has the shapes."""
 
@@ -166,7 +163,7 @@ def legend(line: Timeline) -> list[tuple[str, str]]:
     return [shown for state, shown in STATES.items() if state in states]
 
 
-def timeline_plot(line: Timeline, culprit: Where = NOWHERE) -> TimelinePlot | None:
+def timeline_plot(line: Timeline, culprit: Where) -> TimelinePlot | None:
     """Lay out a timeline; None without rows."""
     rows, left_out = choose_rows(line, culprit, MOST)
     return TimelinePlot(line, rows, left_out, culprit) if rows else None
