@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 Given = Mapping[str, Json]
 HELP = ["-h", "--help"]
 HELP_ALL = "--help-all"
+CONTEXT = {"help_option_names": HELP, "max_content_width": 110}  # of every command
 HELP_VERB = "help"
 HELP_OF_HELP = "print this help"
 MOST_SHOWN = 24  # visible options from which on --help shows the common ones
@@ -213,7 +214,7 @@ class DeclaredCommand(click.Command):
             declared.name,
             params=params,
             help=f"{declared.help}\n\n{examples}",
-            context_settings={"help_option_names": HELP, "max_content_width": 110},
+            context_settings=CONTEXT,
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -365,7 +366,7 @@ class DeclaredGroup(click.Group):
             declared.name,
             commands=[DeclaredCommand(one) for one in declared.commands],
             help=f"{declared.help}\n\n{example_text(declared.example)}",
-            context_settings={"help_option_names": HELP, "max_content_width": 110},
+            context_settings=CONTEXT,
         )
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
