@@ -11,7 +11,8 @@ import re
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from allranks.protocol.codec import DecodeError, decode, read_json
-from allranks.protocol.node_names import DIALS
+from allranks.protocol.node_names import DIALS, RUN_TAG
+from allranks.protocol.orders import NAME
 from allranks.protocol.processes import AgentBegun
 from allranks.protocol.records import NamedTuple
 from allranks.text import join_names, list_first, plural
@@ -24,8 +25,7 @@ ID = "leftovers"
 GROUP = "leftovers"
 LEVEL = "quick"
 SECONDS = 10.0
-TAG = "ALLRANKS_MARK"
-TAG_VALUE = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}/[A-Za-z0-9][A-Za-z0-9._-]{0,127}"  # run/node
+TAG_VALUE = f"{NAME}/{NAME}"  # run/node
 RANK = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 YOUNG = 60.0  # seconds in which a run may not have written its journal yet
 TICKS = 100  # USER_HZ, fixed at 100 for all that reads /proc (time(7))
@@ -60,7 +60,7 @@ def collect(host: Host) -> Orphans:
     orphans: List[Process] = []
     for pid in (int(name) for name in host.names("/proc") if name.isdecimal()):
         environment = _environment(host, pid)
-        tag = environment.get(TAG)
+        tag = environment.get(RUN_TAG)
         if not tag and not all(name in environment for name in RANK):
             continue
         stat = process_stat(host, pid)
@@ -81,12 +81,12 @@ def collect(host: Host) -> Orphans:
 
 def _environment(host: Host, pid: int) -> Dict[str, str]:
     text = text_in(host, f"/proc/{pid}/environ", 1 << 20)
-    if TAG not in text and RANK[0] not in text:
+    if RUN_TAG not in text and RANK[0] not in text:
         return {}
     variables = {}
     for entry in text.split("\0"):
         name, _, value = entry.partition("=")
-        if name == TAG or name in RANK:
+        if name == RUN_TAG or name in RANK:
             variables[name] = value
     return variables
 
