@@ -18,6 +18,8 @@ from allranks.runs.documents import NodeEntry, NodeStatus, RankStatus, RunDocume
 
 NODES = {"h1": [0, 1], "h2": [2, 3]}
 
+NOWHERE = Where()  # no rank is at fault
+
 
 def fold(
     told: Iterable[dict[str, Any] | Stamped[Fact]], nodes: Mapping[str, Sequence[int]], aliases: Mapping[str, str]
@@ -30,7 +32,7 @@ def fold(
     return timeline((stamped for stamped in facts if stamped is not None), run, StatusDocument(nodes=tuple(placed)))
 
 
-def plot_of(line: Timeline, culprit: Where = Where()) -> TimelinePlot:
+def plot_of(line: Timeline, culprit: Where = NOWHERE) -> TimelinePlot:
     plot = timeline_plot(line, culprit)
     assert plot is not None
     return plot

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Dict, Optional, Tuple, Union
 
 from allranks.findings import Finding
-
-SCHEMA = 1
+from allranks.protocol.codec import SCHEMA
 
 
 @dataclass(frozen=True)
