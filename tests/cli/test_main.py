@@ -50,13 +50,6 @@ def test_wrong_use_is_exit_2_and_one_sentence(words, said, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_hostfile_with_another_name_is_proposed(tmp_path):
-    (tmp_path / "hosts.txt").write_text("h1\n")
-    done = call("run", "--hosts", "host.txt", "--dry-run", "x.py", cwd=tmp_path)
-    assert done.stderr.splitlines()[1] == "hint: --hosts hosts.txt"
-    assert "hint" not in call("run", "--hosts", "nodes/far.txt", "--dry-run", "x.py", cwd=tmp_path).stderr
-
-
 def test_a_run_from_start_to_logs(tmp_path):
     (tmp_path / "train.py").write_text("import os, sys\nprint('rank', os.environ['RANK'], sys.argv[1:])\n")
     done = call("run", "--local", "2", "--nproc", "2", "--json", "--", "train.py", "--json", "--", "a b", cwd=tmp_path)
@@ -86,18 +79,6 @@ def test_the_programs_failure_is_exit_1_with_a_verdict(tmp_path):
     verdict = json.loads((run / "verdict.json").read_text())
     assert (verdict["schema"], verdict["where"]["rank"], verdict["victims"]) == (1, 1, [0])
     assert json.loads((run / "result.json").read_text())["exit"] == 1
-
-
-def test_retries_keep_attempts_apart(tmp_path):
-    (tmp_path / "t.py").write_text(
-        "import os, sys\nn = os.environ['TORCHELASTIC_RESTART_COUNT']\nprint('try', n)\nsys.exit(n == '0')\n"
-    )
-    done = call("run", "--local", "1", "--retries", "1", "--json", "--", "t.py", cwd=tmp_path)
-    document = json.loads(done.stdout)
-    assert [a["outcome"] for a in document["attempts"]] == ["failed", "done"]
-    (run,) = (tmp_path / "runs").iterdir()
-    assert (run / "logs/node_00_local0/rank_000.log").read_text() == "try 0\n"
-    assert (run / "logs/attempt_1/node_00_local0/rank_000.log").read_text() == "try 1\n"
 
 
 def test_dry_run_does_nothing_and_hides_secrets(tmp_path):
