@@ -30,9 +30,3 @@ def test_a_wrap_that_hides_the_runner_is_told_what_to_mount(tmp_path: Path) -> N
     verdict = LocalRun(tmp_path, PROGRAM, "--wrap", str(tmp_path / "hide.sh"), nodes=1).result()["verdict"]
     assert verdict["cause"] == "remote-path-missing"
     assert "mount /no/such into the container of --wrap" in verdict["remedy"]
-
-
-def test_a_wrap_that_hands_it_on(tmp_path: Path) -> None:
-    run = LocalRun(tmp_path, PROGRAM, "--wrap", "env OF_WRAP=yes")
-    assert run.result()["exit"] == 0
-    assert {line.partition("] ")[2] for line in run.stderr.splitlines()} == {"rank 0 yes", "rank 1 yes"}
