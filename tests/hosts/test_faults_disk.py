@@ -1,7 +1,6 @@
 """A full disk never blocks or fails a rank: under the run directory, and under the node directory."""
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -173,14 +172,6 @@ def test_a_full_disk_under_the_run_directory_at_the_start(bed2: Bed, tmp_path: P
         for rest in result["unfetched"].values():
             shutil.rmtree(rest["node_dir"])
         Path(rest["node_dir"]).parent.rmdir()
-
-
-def test_a_runs_directory_that_cannot_be_made(bed2: Bed, tmp_path: Path) -> None:
-    launch = Launch(bed2, tmp_path)
-    said = launch.call("run", "--hosts", "h1", "--runs-dir", "/proc/nowhere", "--json", "--", "x.py")
-    document = json.loads(said.stdout)
-    assert document["exit"] == said.returncode == 2
-    assert "/proc/nowhere" in document["error"] and "--runs-dir" in document["error"]
 
 
 @pytest.mark.parametrize("lease", [4, pytest.param(8, marks=pytest.mark.slow)])

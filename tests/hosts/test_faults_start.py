@@ -253,19 +253,6 @@ def test_what_the_node_sets_is_not_overridden_by_defaults(bed2: Bed, tmp_path: P
     assert {k: environment[k] for k in names} == {**names, "OMP_NUM_THREADS": "5"}
 
 
-def test_json_for_other_failures(bed2: Bed, tmp_path: Path) -> None:
-    """A refused start, an unreachable node, a failing program: `result` reads the one document each time."""
-    missing = Launch(bed2, tmp_path / "a").start(["no-such-script.py"])
-    unreachable = Launch(bed2, tmp_path / "b").start(program("tell.py"), hosts="h1,no-such-host")
-    no_module = Launch(bed2, tmp_path / "c").start(["-m", "no_such_module"])
-    failing = Launch(bed2, tmp_path / "d").start(program("p_crash.py"))
-    for launch, code in ((missing, 3), (unreachable, 4), (no_module, 3), (failing, 1)):
-        result = launch.result()
-        assert (result["schema"], result["exit"], bool(result["verdict"]["cause"])) == (1, code, True)
-        assert len(launch.stdout.splitlines()) == 1
-        assert launch.alive() == []
-
-
 def test_unequal_slots_and_a_contradicting_world_size(bed2: Bed, tmp_path: Path) -> None:
     """The plan holds, and what contradicts it is said with both numbers."""
     hostfile = tmp_path / "hosts.txt"

@@ -109,11 +109,6 @@ def test_metrics_wherever_they_lie(launch: Launch) -> None:
     assert len(launch.call("logs", "--metrics", "-n", "3", "--rank", "3").stdout.splitlines()) == 3
 
 
-def test_clean_leaves_a_run_that_goes_on(launch: Launch) -> None:
-    assert words(launch, "clean", "--keep", "0")["removed"] == []
-    assert launch.run_dir.is_dir()
-
-
 def test_attach_to_a_run_that_goes_on_and_leave_it(launch: Launch) -> None:
     attached = subprocess.Popen(
         launch.command("attach"), env=launch.environment(), cwd=launch.place, stdin=subprocess.DEVNULL,
