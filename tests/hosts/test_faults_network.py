@@ -169,10 +169,3 @@ def test_names_and_an_interface_that_lead_nowhere(bed4: Bed, tmp_path: Path, mas
     assert "127.0.1.1" in str(by_id["hostname-resolves-to-loopback"]["message"])
     assert by_id["name-resolution"]["where"] == {"node": unknown}
     assert f"{bed4.host(unknown).address} {unknown}" in str(by_id["name-resolution"]["remedy"])
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-def test_an_interface_that_leads_nowhere_on_every_host(bed4: Bed, tmp_path: Path) -> None:
-    lead_nowhere(bed4.hosts)
-    exchanged(bed4, tmp_path)

@@ -197,14 +197,6 @@ def test_an_sshd_that_takes_two_logins_at_a_time(sshd_config: Host, keep_client:
     assert same and all(f["status"] == "warn" for f in same)
 
 
-def test_two_entries_that_are_the_same_machine(bed4: Bed, tmp_path: Path) -> None:
-    """A name and an address: the run works, and it is said."""
-    launch = Launch(bed4, tmp_path).start(program("tell.py"), hosts=f"h1,{bed4.host('h1').address}")
-    result = done(bed4, launch)
-    (same,) = [f for f in result["findings"] if "the same machine" in f["message"]]
-    assert (same["status"], same["where"]["peer"]) == ("warn", "h1")
-
-
 @pytest.mark.parametrize("start_file", ["sleep 15\n", "cat > /dev/null\n"], ids=["hangs", "reads"])
 def test_a_start_file_of_the_shell_that_lets_nothing_through(bed4: Bed, tmp_path: Path, start_file: str) -> None:
     """The host was said to be down."""

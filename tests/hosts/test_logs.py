@@ -24,15 +24,6 @@ def test_full_speed_and_a_rank_killed_in_the_middle(bed2: Bed, tmp_path: Path) -
     assert result["unfetched"] == {} and not launch.events("dropped")
 
 
-@pytest.mark.slow
-def test_full_speed_to_the_end(bed2: Bed, tmp_path: Path) -> None:
-    launch = begun(bed2, tmp_path, pause="0")
-    until_logs_grow(launch)
-    (launch.work / "done").touch()
-    assert launch.result()["exit"] == 0
-    check_logs(launch)
-
-
 @pytest.fixture(scope="module")
 def odd(bed2: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
     """One run of ranks that write what a log can be broken by."""

@@ -52,14 +52,6 @@ def test_retries_are_exhausted(launch: Launch) -> None:
     assert "note: retries 1 (from MAX_RETRIES)\n" in launch.stderr
 
 
-def test_no_retry_after_ctrl_c(launch: Launch) -> None:
-    launch.start(program("v_retry.py", "9", "wait"), "--retries", "5").until_running(2)
-    launch.signal(signal.SIGINT)
-    result = launch.over()
-    assert result["exit"] == 130
-    assert outcomes(result) == [(0, "stopped")]
-
-
 def test_ctrl_c_in_a_further_attempt(launch: Launch) -> None:
     launch.start(program("v_retry.py", "9", "once"), "--retries", "5").until_running(2)
     os.kill(launch.rank_pid(1), signal.SIGKILL)

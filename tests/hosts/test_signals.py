@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.hosts.bed import Bed
-from tests.hosts.launching import BOUND, PYTHON, Launch, program
+from tests.hosts.launching import BOUND, Launch, program
 from tests.hosts.waiting import wait_until
 
 
@@ -38,15 +38,6 @@ def test_over_ssh_each_rank_gets_the_controllers_signals_once(bed2: Bed, tmp_pat
         ("SIGUSR2", 4, None),
         ("SIGUSR2", 4, None),
     ]
-
-
-def test_local_ranks_get_it_too(bed2: Bed, tmp_path: Path) -> None:
-    launch = Launch(bed2, tmp_path)
-    words = ["--local", "2", "--nproc", "1", "--python", PYTHON, "--json", "--", *program("v_signals.py")]
-    launch.begin("run", *words).until_running(2)
-    launch.signal(signal.SIGUSR1)
-    wait_until(lambda: arrived(launch) == 2, BOUND, "SIGUSR1 at two ranks")
-    assert counted(launch) == [{"SIGUSR1": 1}] * 2
 
 
 def test_agent_supervisor_and_relay_outlive_them(bed2: Bed, tmp_path: Path) -> None:
