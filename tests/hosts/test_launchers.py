@@ -34,24 +34,6 @@ def test_direct_with_a_real_process_group(launch: Launch) -> None:
     assert launch.alive() == []
 
 
-SAY = "import os, sys\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'], *sys.argv[1:], sys.flags.optimize)\n"
-
-
-def test_a_module(launch: Launch) -> None:
-    package = launch.work / "pkg"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "tool.py").write_text("from . import __name__ as parent\nprint('in', parent)\n" + SAY)
-    assert launch.start(["-m", "pkg.tool", "--steps", "3"]).result()["exit"] == 0
-    assert [launch.log(rank) for rank in (0, 1)] == [f"in pkg\n{rank} 2 --steps 3 0\n" for rank in (0, 1)]
-
-
-def test_python_with_flags(launch: Launch) -> None:
-    (launch.work / "say.py").write_text(SAY)
-    assert launch.start([PYTHON, "-O", "-X", "utf8", "say.py", "a b", "--", "c"]).result()["exit"] == 0
-    assert launch.log(1) == "1 2 a b -- c 1\n"
-
-
 def test_a_script_of_the_shell(launch: Launch) -> None:
     script = launch.work / "go.sh"
     script.write_text('#!/bin/bash\necho "rank $RANK of $WORLD_SIZE at $MASTER_ADDR" "$@"\nexit $((RANK * 7))\n')
