@@ -78,31 +78,6 @@ def test_deepspeed_does_not_change_the_number_of_nodes_by_itself(launcher: str |
         resolve(options, {}, {}, config_source="allranks.toml")
 
 
-@pytest.mark.parametrize(
-    ("command", "bounds"),
-    [
-        ("torchrun --nnodes 1:4 --nproc-per-node 8 t.py", (1, 4)),
-        ("/opt/venv/bin/torchrun --nnodes=2:8 --max-restarts=3 --rdzv-backend c10d t.py", (2, 8)),
-        ("python -m torch.distributed.run --nnodes 1:4 t.py", (1, 4)),
-    ],
-)
-@pytest.mark.parametrize("launcher", [None, "direct", "torchrun"])
-def test_a_pasted_range_of_nodes_is_the_runs(command: str, bounds: object, launcher: str | None) -> None:
-    options = {"command": tuple(command.split()), **({"launcher": launcher} if launcher else {})}
-    target = resolve(options, {}, {}, config_source="allranks.toml").spec.target
-    assert (target.min_nodes, target.nodes) == bounds
-
-
-@pytest.mark.parametrize(
-    ("command", "launcher"),
-    [("torchrun --nnodes 4:4 t.py", "torchrun"), ("torchrun --nnodes 4 t.py", "torchrun"),
-     ("torchrun --nnodes 1:4 --rdzv-endpoint h:1 t.py", "command")],
-)  # fmt: skip
-def test_one_number_of_nodes_and_a_verbatim_command_are_taken(command: str, launcher: str) -> None:
-    options = {"command": tuple(command.split()), "launcher": launcher}
-    assert resolve(options, {}, {}, config_source="allranks.toml").spec.launch.launcher == launcher
-
-
 def test_tests_need_torch() -> None:
     assert needed_modules(RunSpec.of(test="sync")) == ["torch"]
 
