@@ -122,19 +122,6 @@ def test_all_reach_the_only_address() -> None:
     assert choice.environment == {n: {"GLOO_SOCKET_IFNAME": "eth0"} for n in ("h0", "h1", "h2")}
 
 
-def test_an_interface_that_leads_nowhere_is_listed_first() -> None:
-    facts = {f"h{i}": node(i, interface("bad0", f"10.66.0.{i + 1}/24"), interface("eth0", f"10.0.0.{i + 1}/24"))
-             for i in range(3)}  # fmt: skip
-    probes = {"h0": [ok("10.66.0.1", "10.66.0.1"), ok("10.0.0.1", "10.0.0.1")]}
-    for i in (1, 2):
-        probes[f"h{i}"] = [bad("10.66.0.1", seconds=0.5), ok("10.0.0.1", f"10.0.0.{i + 1}")]
-    choice = choose(facts, probes)
-    assert choice.address == "10.0.0.1"
-    assert choice.findings == ()
-    wanted = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"}
-    assert choice.environment == dict.fromkeys(facts, wanted)
-
-
 def test_stubs_in_different_subnets_share_the_fate_of_the_masters() -> None:
     facts = {f"h{i}": node(i, interface("bad0", f"10.66.{i}.1/24"), interface("eth0", f"10.0.0.{i + 1}/24"))
              for i in range(2)}  # fmt: skip
