@@ -38,28 +38,6 @@ def blamed(count: int, bad: set[tuple[str, str]]) -> set[tuple[str, str, tuple[s
     return {(item.kind, item.node, item.others) for item in found}
 
 
-INTO = {(f"h{i}", "h3") for i in (1, 2, 4)}
-OUT = {(b, a) for a, b in INTO}
-OTHERS = ("h1", "h2", "h4")
-
-
-@pytest.mark.parametrize(
-    ("count", "bad", "blames"),
-    [
-        (4, {("h1", "h2")}, {("way", "h1", ("h2",))}),
-        (2, {("h1", "h2")}, {("way", "h1", ("h2",))}),
-        (4, {("h1", "h2"), ("h2", "h1")}, {("link", "h1", ("h2",))}),
-        (2, {("h1", "h2"), ("h2", "h1")}, {("link", "h1", ("h2",))}),
-        (4, INTO, {("into", "h3", OTHERS)}),
-        (4, OUT, {("out of", "h3", OTHERS)}),
-        (4, INTO | OUT, {("node", "h3", OTHERS)}),
-        (4, INTO | {("h1", "h2")}, {("into", "h3", OTHERS), ("way", "h1", ("h2",))}),
-    ],
-)
-def test_nodes_are_blamed_before_links(count: int, bad: set[tuple[str, str]], blames: set[object]) -> None:
-    assert blamed(count, bad) == blames
-
-
 @given(st.sets(st.sampled_from(sorted(permutations(names(5), 2)))))
 def test_every_bad_pair_is_explained(bad: set[tuple[str, str]]) -> None:
     blamed(5, bad)
