@@ -158,23 +158,6 @@ def test_every_stream_has_its_file(run):
     ]
 
 
-def test_writes_go_to_their_offset_and_sizes_acknowledge(run):
-    stream = Stream(RANK_LOG, 5, 0)
-    writer = LogWriter(run)
-    assert writer.write(0, "h1", stream, 0, b"hello ")
-    assert writer.write(0, "h1", stream, 3, b"lo world")  # three bytes are here already
-    assert writer.write(0, "h1", stream, 0, b"hel")
-    assert writer.fresh_sizes(0) == {"0/5/0": 11}
-    assert writer.fresh_sizes(0) == {}
-    writer.close()
-    again = LogWriter(run)
-    assert again.sizes(0, "h1") == {"0/5/0": 11}
-    assert again.write(0, "h1", stream, 11, b"!")
-    assert run.log_path(0, "h1", *stream).read_bytes() == b"hello world!"
-    assert again.write(0, "h1", stream, 20, b"late")
-    assert run.log_path(0, "h1", *stream).read_bytes() == b"hello world!" + bytes(8) + b"late"
-
-
 def test_what_another_node_sends_of_a_shared_file_comes_after_what_is_there(run):
     metrics, log = Stream(METRICS, 1, 0), Stream(RANK_LOG, 1, 1)
     writer = LogWriter(run)
