@@ -183,12 +183,3 @@ def test_a_request_that_no_waiting_fulfils_is_not_followed(slurm: SlurmBed, tmp_
     assert stopped.returncode == 0
     assert "from the queue" in stopped.stdout and "to save" not in stopped.stdout, "no rank runs"
     assert slurm.job(launch.job)["JobState"] == "CANCELLED"
-
-
-@pytest.mark.slow
-def test_sigterm_to_who_follows_is_143(slurm: SlurmBed, tmp_path: Path) -> None:
-    launch = SlurmLaunch(slurm, tmp_path).outside(program("nasty.py", "save-on-term"), nodes=1).until_running(1)
-    launch.signal(15)
-    assert launch.result()["exit"] == 143, launch.stderr
-    assert launch.saved == ["saved-0"]
-    launch.nothing_left()
