@@ -181,13 +181,6 @@ def test_bootstrap_interface_that_was_not_tried_is_a_warning() -> None:
     assert choice.findings[0].message == "h1: NCCL will take ib0, which was not part of the rendezvous check"
 
 
-def test_filter_that_matches_nothing_is_a_warning() -> None:
-    proof = InterfaceProof("eth0", ("eth0",))
-    choice = choose("h1", node(LO, ETH0, environ={"NCCL_SOCKET_IFNAME": "ens"}), proof)
-    assert [(f.id, f.status) for f in choice.findings] == [("no-interface", "warn")]
-    assert choice.findings[0].message.startswith("h1: NCCL_SOCKET_IFNAME=ens matches no running interface")
-
-
 @pytest.mark.parametrize(
     ("value", "ids"),
     [
