@@ -20,7 +20,8 @@ from allranks.agent.files import write_all
 from allranks.cluster import Node
 from allranks.errors import NodeError
 from allranks.findings import Finding, Where
-from allranks.gang.node_session import ANSWER_SECONDS, NodeFailed, NodeSession
+from allranks.gang.channel import NodeFailed
+from allranks.gang.node_session import ANSWER_SECONDS, NodeSession
 from allranks.gang.tasks import start_task
 from allranks.gang.transport import Client
 from allranks.protocol.codec import decode, encode

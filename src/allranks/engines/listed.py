@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from allranks.cluster import Cluster, Node
 from allranks.errors import UsageError
 from allranks.findings import Finding, Where
-from allranks.gang.channel import ChannelFailed
+from allranks.gang.channel import NodeFailed
 from allranks.gang.transport import BegunSession, Client, NodeHungUp, NodeReach
 from allranks.protocol.controls import HelloControl
 from allranks.protocol.header import AgentHeader, DialHeader, Header
@@ -86,7 +86,7 @@ class DialBackTransport(SshTransport):
             if client is not None:
                 return client
         if self._door:
-            raise ChannelFailed(cannot_dial(node.name, place.failed, self._port))
+            raise NodeFailed(cannot_dial(node.name, place.failed, self._port))
         return await super().connect(node, header, deadline - loop.time())
 
     async def _dialled(
@@ -121,7 +121,7 @@ class DialBackTransport(SshTransport):
         return client
 
     async def _start(self, place: DialledPlace, header: AgentHeader, seconds: float) -> DialledMessage:
-        """Have ssh start what dials, and return its answer; raise ChannelFailed where ssh cannot."""
+        """Have ssh start what dials, and return its answer; raise NodeFailed where ssh cannot."""
         node = place.node
         place.instances.append(secrets.token_hex(8))
         order = DialHeader(
@@ -144,7 +144,7 @@ class DialBackTransport(SshTransport):
         else:
             answer = await start_what_dials(node, self, request)
         if answer.finding is not None:
-            raise ChannelFailed(answer.finding)
+            raise NodeFailed(answer.finding)
         return answer.said
 
     # -- the listener ------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class DialBackTransport(SshTransport):
 
     def _stay_with_ssh(self, why: str) -> None:
         if self._door:
-            raise ChannelFailed(cannot_dial("no node", DialledMessage(why=why), 0)._replace(where=Where()))
+            raise NodeFailed(cannot_dial("no node", DialledMessage(why=why), 0)._replace(where=Where()))
         self._ports = ()
         self.say(f"all nodes keep their ssh connections, and none dials: {why}")
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from allranks.cluster import Cluster, Node
 from allranks.errors import TransportError
-from allranks.gang.node_session import NodeFailed, NodeSession
+from allranks.gang.channel import NodeFailed
+from allranks.gang.node_session import NodeSession
 from allranks.gang.tasks import run_loop, run_with_callbacks
 from allranks.gang.transport import Transport
 from allranks.plan.network import target_words

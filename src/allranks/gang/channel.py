@@ -53,8 +53,8 @@ def pipe_of(nodes: int) -> int:
     return size
 
 
-class ChannelFailed(Exception):
-    """The node process ended, or was silent, before its marker came."""
+class NodeFailed(Exception):
+    """A node could not be reached, or did not answer as it has to."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.message)
@@ -93,7 +93,7 @@ class Channel:
         self._payload: list[bytes] = []  # what goes to the node after its marker
 
     async def open(self, header: Header, first: Order, seconds: float) -> None:
-        """Start the node side and return when its marker has come; raise ChannelFailed.
+        """Start the node side and return when its marker has come; raise NodeFailed.
 
         A client that sshd turned away before authentication (MaxStartups) is tried again.
         """
@@ -102,7 +102,7 @@ class Channel:
             try:
                 await self._open_once(header, first, deadline, seconds)
                 return
-            except ChannelFailed:
+            except NodeFailed:
                 left = deadline - asyncio.get_running_loop().time()
                 again = self._transport.retry(self.node, self._stderr.decode("utf-8", "replace"))
                 if not again or left < 1 or attempt == MAX_TRIES - 1:
@@ -122,7 +122,7 @@ class Channel:
             self._client = await self._transport.connect(self.node, header, max(0.1, deadline - began))
             deadline += loop.time() - began  # the marker has its own time, whatever was tried before this client
             if self._client is None:
-                raise ChannelFailed(self._transport.silence(self.node, seconds))
+                raise NodeFailed(self._transport.silence(self.node, seconds))
             if not self._client.boots:
                 self._watch(self._client)
                 self._write(self._packed(first))
@@ -132,17 +132,17 @@ class Channel:
             parts = await prepared_parts(header)  # while the connection is being set up
             self._payload = [*parts, self._packed(first)]
             if self._client is None:  # closed meanwhile
-                raise ChannelFailed(self._transport.silence(self.node, seconds))
+                raise NodeFailed(self._transport.silence(self.node, seconds))
             self._watch(self._client)
         except (OSError, subprocess.SubprocessError, AllranksError) as error:
             self.close()
-            raise ChannelFailed(self._transport.not_started(self.node, error)) from None
+            raise NodeFailed(self._transport.not_started(self.node, error)) from None
         try:
             await asyncio.wait_for(asyncio.shield(self._booted), max(0.1, deadline - loop.time()))
         except asyncio.TimeoutError:
             self.close()
             stderr = self._stderr.decode("utf-8", "replace")
-            raise ChannelFailed(self._transport.silence(self.node, seconds, stderr)) from None
+            raise NodeFailed(self._transport.silence(self.node, seconds, stderr)) from None
 
     def _watch(self, client: Client) -> None:
         loop = asyncio.get_running_loop()
@@ -229,7 +229,7 @@ class Channel:
         stdout = bytes(self._banner)
         self.close()
         if booting and self._booted is not None:
-            self._booted.set_exception(ChannelFailed(self._transport.failure(self.node, stdout, stderr, code)))
+            self._booted.set_exception(NodeFailed(self._transport.failure(self.node, stdout, stderr, code)))
         else:
             last = [line for line in stderr.strip().splitlines() if not line.startswith(DEBUG)]
             self._on_closed(last[-1] if last else "the connection ended")

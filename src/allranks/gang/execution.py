@@ -27,7 +27,8 @@ from allranks.protocol.messages import (
 from allranks.protocol.node_names import RUN_TAG
 from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, RankOrder, StartOrder
 
-from .node_session import NoAnswer, NodeFailed, NodeSession, beat_all
+from .channel import NodeFailed
+from .node_session import NoAnswer, NodeSession, beat_all
 from .places import node_label
 from .tasks import run_with_callbacks, start_task
 from .transport import Transport

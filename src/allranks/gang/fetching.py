@@ -17,7 +17,8 @@ from allranks.protocol.messages import ListedMessage, Message, OutputFile, SentM
 from allranks.protocol.orders import HelloOrder
 from allranks.runs.fetched import Arriving, Landing, NotAPath, is_wanted, parts_of
 
-from .node_session import NodeFailed, NodeSession
+from .channel import NodeFailed
+from .node_session import NodeSession
 from .tasks import run_with_callbacks
 from .transport import Transport
 

@@ -40,8 +40,9 @@ from allranks.runs.documents import PreflightDocument
 from allranks.runs.preflight import document, save
 from allranks.settings import RunSpec
 
+from .channel import NodeFailed
 from .clocks import NodeClock
-from .node_session import ANSWER_SECONDS, NoAnswer, NodeFailed, NodeSession, beat_all, shown_name
+from .node_session import ANSWER_SECONDS, NoAnswer, NodeSession, beat_all, shown_name
 from .places import RunContext, collectors, judge_request, listen_order, node_label, probe_order, run_tag, setup_order
 from .session import make_context, names_of
 from .tasks import run_loop, run_with_callbacks, start_task

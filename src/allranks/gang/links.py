@@ -26,7 +26,7 @@ from allranks.protocol.orders import EndOrder, HelloOrder, Order, PingOrder, Rel
 from allranks.protocol.run_facts import NodeBack, NodeConnecting, NodeLost, NodeSilent
 from allranks.settings.runspec import Limits, beat_of
 
-from .channel import Channel, ChannelFailed, pipe_of
+from .channel import Channel, NodeFailed, pipe_of
 from .gate import LogRoom
 from .node_session import shown_name
 from .states import NodeUnreachable
@@ -274,7 +274,7 @@ class Links:
                 else:
                     self._owner.feed(NodeUnreachable(self._transport.failure(node, b"", "", None)), node.name)
                 return
-            except ChannelFailed as error:
+            except NodeFailed as error:
                 if not renewing:
                     self._owner.feed(NodeUnreachable(error.finding), node.name)
                     return
@@ -284,7 +284,7 @@ class Links:
             pause = min(2 * pause, 4.0)
 
     async def _await_hello(self, member: Member, channel: Channel) -> None:
-        """Wait for the agent's first word; raise ChannelFailed where it does not come.
+        """Wait for the agent's first word; raise NodeFailed where it does not come.
 
         As long as other nodes say theirs the start makes progress: 200 agents on one machine wait for each other.
         """
@@ -294,7 +294,7 @@ class Links:
             left = max(began, self._last_greeting) + HELLO_SECONDS - now
             if left <= 0:
                 channel.close()
-                raise ChannelFailed(self._transport.mute(member.node, HELLO_SECONDS))
+                raise NodeFailed(self._transport.mute(member.node, HELLO_SECONDS))
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(member.greeted.wait(), left)
 

@@ -13,14 +13,13 @@ from typing import TypeVar
 
 from allranks.cluster import Node
 from allranks.cluster.names import is_address
-from allranks.findings import Finding
 from allranks.protocol.frames import Frame, OutputFrame
 from allranks.protocol.header import Header
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.messages import DrainedMessage, EndedMessage, FaultMessage, Message, read_message
 from allranks.protocol.orders import HelloOrder, Order, PingOrder, ReleaseOrder
 
-from .channel import Channel, ChannelFailed
+from .channel import Channel, NodeFailed
 from .transport import Transport
 
 ANSWER_SECONDS = 20.0  # beyond what a node is given for its work
@@ -28,14 +27,6 @@ RELEASE_SECONDS = 2.0
 AFTER_A_FAULT = (EndedMessage, DrainedMessage)  # what an agent still says that has reported a fault
 
 Answer = TypeVar("Answer", bound=Message)
-
-
-class NodeFailed(Exception):
-    """A node could not be reached, or did not answer as it has to."""
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding.message)
-        self.finding = finding
 
 
 class NoAnswer(Exception):
@@ -135,10 +126,7 @@ class NodeSession:
 
     async def connect(self, header: Header, first: HelloOrder, seconds: float) -> None:
         """Reach the agent; raise NodeFailed."""
-        try:
-            await self._channel.open(header, first, seconds)
-        except ChannelFailed as error:
-            raise NodeFailed(error.finding) from None
+        await self._channel.open(header, first, seconds)
 
     async def ask(self, order: Order, kind: type[Answer], seconds: float) -> Answer:
         """Give the answer to an order; raise NoAnswer where none comes."""
