@@ -22,7 +22,7 @@ from allranks.protocol.codec import document_line, omit_empty, spread
 from allranks.protocol.messages import OutputFile
 from allranks.protocol.run_facts import OutputsTemporary, of_kind
 from allranks.report.terminal import clean
-from allranks.runs.directory import RunDirectory, safe_name
+from allranks.runs.directory import RunDirectory, node_folder
 from allranks.runs.fetched import merge as merge_trees
 from allranks.runs.opening import reachable_nodes
 from allranks.settings.document import from_document
@@ -170,7 +170,7 @@ def to_fetch(run: RunDirectory, landing: Path) -> list[NodeFetch]:
             continue
         if shared is not None and source == shared and nodes:
             continue
-        nodes.append(NodeFetch(node, source, landing / f"node_{node.index:02d}_{safe_name(node.name)}"))
+        nodes.append(NodeFetch(node, source, landing / node_folder(node.index, node.name)))
     return nodes
 
 

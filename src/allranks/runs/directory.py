@@ -390,14 +390,14 @@ class RunDirectory:
         """Return the same as a text, which is made in a tenth of the time: a run may have 32,768 ranks."""
         again = f"{attempt_folder(attempt)}/" if attempt else ""
         if kind in OF_LOGS:
-            folder = f"{self.path}/logs/{again}node_{node_index:02d}_{safe_name(node_name)}"
+            folder = f"{self.path}/logs/{again}{node_folder(node_index, node_name)}"
             return f"{folder}/node.log" if kind == NODE_LOG else f"{folder}/{OF_LOGS[kind]}rank_{rank:03d}.log"
         role = f"{self.role}/" if self.role else ""
         if kind == METRICS:
             return f"{self.path}/outputs/{role}rank_{rank:02d}_metrics.jsonl"
         evidence = f"{self.path}/evidence"
         if kind == RAS:
-            return f"{evidence}/ras/node_{node_index:02d}_{safe_name(node_name)}.txt"
+            return f"{evidence}/ras/{node_folder(node_index, node_name)}.txt"
         names = {
             STACKS: f"stacks/rank_{rank:03d}.txt",
             FLIGHT: f"flight/rank_{rank:03d}.jsonl",
@@ -559,9 +559,9 @@ def attempt_folder(attempt: int) -> str:
     return f"attempt_{attempt}"
 
 
-def safe_name(name: str) -> str:
-    """Write a node's name as part of a file name."""
-    return _UNSAFE.sub("_", name)[:80]
+def node_folder(index: int, name: str) -> str:
+    """Return the name of the folder in which a node's files lie."""
+    return f"node_{index:02d}_{_UNSAFE.sub('_', name)[:80]}"
 
 
 def save_error(run: RunDirectory, attempt: int, rank: int, error: Document | None) -> None:

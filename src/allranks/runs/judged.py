@@ -23,7 +23,7 @@ from allranks.settings.ray import name_of
 from allranks.settings.runspec import Role
 
 from .brief import lease_end
-from .directory import RunDirectory, attempt_folder, safe_name
+from .directory import RunDirectory, attempt_folder, node_folder
 from .documents import GOING_ON
 from .logdiagnosis import find_logs, read_logs
 from .recorded_incident import read_incident, role_of
@@ -135,9 +135,7 @@ def log_files(run: RunDirectory, attempt: int) -> list[Path]:
     document = run.read_run()
     role = role_of(run, document)
     if role is not None:  # logs of the others are of other worlds
-        own = {
-            f"node_{node.index or 0:02d}_{safe_name(node.name)}" for node in document.nodes if node.role == role.name
-        }
+        own = {node_folder(node.index or 0, node.name) for node in document.nodes if node.role == role.name}
         logs = [path for path in logs if own & set(path.parts)]
     evidence = run.path / "evidence"
     texts = [p for p in find_logs([str(evidence)]) if p.suffix in (".log", ".txt")] if evidence.is_dir() else []

@@ -24,7 +24,7 @@ from allranks.protocol.frames import (
 from allranks.protocol.jsontext import DecodeError
 from allranks.protocol.run_facts import Fact, LogContinued, Stamped, of_kind
 
-from .directory import OF_LOGS, RunDirectory, attempt_folder, attempt_of_folder, safe_name
+from .directory import OF_LOGS, RunDirectory, attempt_folder, attempt_of_folder, node_folder
 from .regular import append, read_end, replacing, size_of
 
 # -- The time index beside a rank's log: when which bytes arrived ------------------------------------------------------
@@ -286,7 +286,7 @@ class LogWriter:
         """How much of each of a node's streams is here, as its files say."""
         sizes: dict[str, int] = {}
         top = self._run.path / "logs"
-        folder = f"node_{node_index:02d}_{safe_name(node_name)}"
+        folder = node_folder(node_index, node_name)
         logs = self._logs[node_index]
         if self._attempts is None:
             self._attempts = {0, *map(attempt_of_folder, top.glob("attempt_*"))}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from allranks.runs.logs import Block, blocks, offset_at, offset_until
 
-from .directory import RunDirectory, attempt_of, safe_name
+from .directory import RunDirectory, attempt_of, node_folder
 from .regular import data_ranges, open_regular, size_of
 
 CHUNK = 256 << 10
@@ -121,8 +121,8 @@ def _timed(log: LogFile) -> Iterator[tuple[float, int, LogFile, Block]]:
 
 def node_folders(run: RunDirectory) -> dict[str, str]:
     """Map the nodes' log folders to the names that the user has for them."""
-    nodes = [node for node in run.read_run().nodes if node.index is not None]
-    return {f"node_{node.index:02d}_{safe_name(node.name)}": node.name for node in nodes}
+    nodes = run.read_run().nodes
+    return {node_folder(node.index, node.name): node.name for node in nodes if node.index is not None}
 
 
 def _read(path: Path, start: int, end: int) -> Iterator[tuple[int, bytes]]:
