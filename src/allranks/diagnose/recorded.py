@@ -183,11 +183,7 @@ def _ranks(of_attempt: Sequence[Stamped[Fact]], nodes: Sequence[str], one_proces
     plan = newest(of_kind(of_attempt, PlanMade))
     if plan is None:
         return dict.fromkeys(nodes, ())
-    by_node = {}
-    first = 0
-    for node, count in plan.fact.ranks.items():
-        by_node[node] = tuple(range(first, first + count))
-        first += count
+    by_node = {node: tuple(ranks) for node, ranks in plan.fact.dealt.items()}
     alone = {node: ranks[:1] for node, ranks in by_node.items()}
     hang = newest(of_kind(of_attempt, HangConcluded))
     is_named = hang is not None and not set(hang.fact.hang.culprits).issubset(itertools.chain(*alone.values()))

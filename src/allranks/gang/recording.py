@@ -202,13 +202,7 @@ class Recording:
 
     def deal(self, plan: PlanMade, members: Mapping[str, Member]) -> None:
         """Know which ranks each node has from now on."""
-        ranks: dict[int, range] = {}
-        first = 0
-        for name, count in plan.ranks.items():
-            if name in members:
-                ranks[members[name].node.index] = range(first, first + count)
-            first += count
-        self.logs.deal(ranks)
+        self.logs.deal({members[name].node.index: own for name, own in plan.dealt.items() if name in members})
 
     # -- output ------------------------------------------------------------------------------------
 

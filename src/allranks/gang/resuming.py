@@ -7,7 +7,7 @@ fold with the gang that wrote the log after each step of each of its scripts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from allranks.diagnose.recorded import COUNTED
 from allranks.findings import Finding
@@ -104,8 +104,8 @@ class Resuming:
                 self._begin_attempt(stamped.attempt or 0, stamped.t)
             case SuitePassed():
                 roster.testing = False
-            case PlanMade(ranks=ranks):
-                self._deal(ranks)
+            case PlanMade() as plan:
+                self._deal(plan)
             case GateProved(address=address, port=port):
                 roster.master_addr = address
                 roster.master_port = port
@@ -143,15 +143,12 @@ class Resuming:
             node.begin_attempt()
             node.state = "connecting"
 
-    def _deal(self, ranks: Mapping[str, int]) -> None:
-        first = 0
-        for name, count in ranks.items():
+    def _deal(self, plan: PlanMade) -> None:
+        for name, ranks in plan.dealt.items():
             node = self.roster.nodes.get(name)
-            own = 1 if self.roster.has_one_process else count
-            dealt = {first + local: RankState(first + local, local) for local in range(own)}
+            own = range(ranks.start, ranks.start + 1) if self.roster.has_one_process else ranks
             if node is not None:
-                node.take_ranks(dealt)
-            first += count
+                node.take_ranks({rank: RankState(rank, rank - ranks.start) for rank in own})
 
     def _take_of_node(self, stamped: Stamped[Fact], node: NodeState) -> None:
         roster = self.roster

@@ -276,6 +276,16 @@ class PlanMade(NamedTuple):
     world_size: int
     ranks: Mapping[str, int] = {}
 
+    @property
+    def dealt(self) -> Dict[str, range]:
+        """Which ranks each node gets."""
+        dealt = {}
+        first = 0
+        for node, count in self.ranks.items():
+            dealt[node] = range(first, first + count)
+            first += count
+        return dealt
+
 
 class GateListening(NamedTuple):
     """The master's port is open: every node tries these addresses."""
