@@ -25,7 +25,7 @@ from allranks.gang.transport import Transport
 from allranks.protocol.codec import document_line, omit_empty
 from allranks.report.terminal import clean, shows_colour
 from allranks.runs.directory import RunDirectory
-from allranks.runs.opening import reachable_nodes
+from allranks.runs.opening import reachable_nodes, read_from_here
 from allranks.runs.questions import another_way
 from allranks.settings import RunSpec
 from allranks.settings.document import from_document
@@ -127,9 +127,7 @@ def _nodes_of_run(run: RunDirectory, typed: Given, spec: RunSpec) -> tuple[RunSp
     why = out_of_reach(run)
     if why:
         raise UsageError(f"{why}\nhint: {another_way(run)}")
-    from allranks.gang.session import seen_from_here  # imported late: a target needs no session
-
-    document = seen_from_here(run.read_run())
+    document = read_from_here(run)
     secret_names = [name for name in (*spec.launch.env, *spec.launch.forward) if is_secret_name(name)]
     if document.source == JOINED and secret_names:
         raise UsageError(

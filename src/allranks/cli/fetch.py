@@ -16,7 +16,6 @@ from allranks.engines.calls import out_of_reach, reached_nodes
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, code_if
 from allranks.gang.fetching import FetchedFiles, Fetching, NodeFetch
-from allranks.gang.session import seen_from_here
 from allranks.gang.tasks import run_loop
 from allranks.protocol.codec import document_line, omit_empty, spread
 from allranks.protocol.messages import OutputFile
@@ -24,7 +23,7 @@ from allranks.protocol.run_facts import OutputsTemporary, of_kind
 from allranks.report.terminal import clean
 from allranks.runs.directory import RunDirectory, node_folder
 from allranks.runs.fetched import merge as merge_trees
-from allranks.runs.opening import reachable_nodes
+from allranks.runs.opening import reachable_nodes, read_from_here
 from allranks.settings.document import from_document
 from allranks.text import count_of, format_size
 
@@ -157,7 +156,7 @@ def _sources(run: RunDirectory) -> Mapping[str, str]:
 
 def to_fetch(run: RunDirectory, landing: Path) -> list[NodeFetch]:
     """List the nodes with outputs that are not here already; of a shared directory one node gives all."""
-    document = seen_from_here(run.read_run())
+    document = read_from_here(run)
     shared = from_document(document.spec).places.output_dir
     here = os.path.realpath(run.outputs)
     sources = _sources(run)

@@ -66,6 +66,7 @@ from allranks.runs.opening import (
     controller_identity,
     node_entry,
     reachable_nodes,
+    read_from_here,
     take_control,
     write_nodes,
     write_opening,
@@ -787,7 +788,7 @@ def node_entries(cluster: Cluster, role: str = "") -> list[NodeEntry]:
 
 def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster], NodeReach]) -> Session:
     """Make a session for a run whose controller has ended: its agents are looked for and taken over."""
-    document = seen_from_here(run.read_run())
+    document = read_from_here(run)
     _refuse_another_protocol(run.name, document.versions)
     facts = run.read_facts()[0]
     gang = document.gang
@@ -844,17 +845,6 @@ def _refuse_another_protocol(name: str, versions: Mapping[str, str]) -> None:
             f"This allranks ({__version__}) speaks protocol {PROTOCOL}, and changes nothing of the run\n"
             f"hint: pip install allranks=={versions.get('allranks', '')}"
         )
-
-
-def seen_from_here(document: RunDocument) -> RunDocument:
-    """Return run.json as this machine sees it: the machine of a controller elsewhere is another one."""
-    controller = document.controller
-    here = platform.node()
-    if controller is None or controller.host == here:
-        return document
-    return dataclasses.replace(
-        document, nodes=tuple(dataclasses.replace(entry, is_local=entry.host == here) for entry in document.nodes)
-    )
 
 
 def detach_stdio(log: Path) -> None:

@@ -6,6 +6,7 @@ No other module writes them.
 from __future__ import annotations
 
 import os
+import platform
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -107,6 +108,16 @@ def reachable_nodes(entries: Iterable[NodeEntry]) -> list[Node]:
         for entry in entries
         if entry.index is not None and entry.host is not None
     ]
+
+
+def read_from_here(run: RunDirectory) -> RunDocument:
+    """Read run.json as this machine sees it: the machine of a controller elsewhere is another one."""
+    document = run.read_run()
+    controller = document.controller
+    here = platform.node()
+    if controller is None or controller.host == here:
+        return document
+    return replace(document, nodes=tuple(replace(entry, is_local=entry.host == here) for entry in document.nodes))
 
 
 def _change(run: RunDirectory, name: str, value: object) -> None:
