@@ -170,7 +170,7 @@ class ProcessGroups:
         )
         where = Where(node=first.node, rank=first.fact.rank)
         finding = Finding("rank-exited-early", "fail" if is_training else "warn", message, remedy, where)
-        return [roster.add_finding(finding), *(self.ending.fail(now) if is_training else ())]
+        return self._report(finding, now)
 
     def _lived(self, end: Stamped[ExitMessage]) -> float:
         started_t = self.roster.nodes[end.node].ranks[end.fact.rank].started_t
@@ -207,7 +207,7 @@ class ProcessGroups:
             " and no world across the nodes was made"
         )
         finding = Finding(APART, status, message, self._instead(next(iter(by_node.values()))))
-        return [self.roster.add_finding(finding), *(self.ending.fail(now) if status == "fail" else ())]
+        return self._report(finding, now)
 
     def _instead(self, world: WorldMessage) -> str:
         """Say what to type: the launcher without the words before it, else the program of the ranks."""
@@ -279,10 +279,13 @@ class ProcessGroups:
         """All processes report the same: one finding, and the end of the run unless the finding is a warning."""
         if any(f.id == ID and f.message.startswith("each process") for f in self.roster.findings):
             return []
-        actions: list[Action] = [self.roster.add_finding(finding)]
-        if finding.status != "warn":
-            actions += self.ending.fail(now)
-        return actions
+        return self._report(finding, now)
+
+    def _report(self, finding: Finding, now: float) -> list[Action]:
+        """Keep a finding, and end the run unless it is a warning."""
+        if finding.status == "warn":
+            return [self.roster.add_finding(finding)]
+        return self.ending.refuse([finding], now)
 
     def refuse_never_joined(self, now: float) -> list[Action]:
         """All have ended with 0 and every one has reported that it loaded torch and made no process group.
