@@ -132,8 +132,11 @@ class Connections:
         kind = "lease-over" if "lease was over" in stamped.fact.how else "agent-death"
         if any((fault.node, fault.fact.id) == (node.name, kind) for fault in roster.faults):
             return actions
-        fault = roster.stamp(FaultMessage(kind, stamped.fact.how), node.name, stamped.t)
-        return [*actions, roster.add_fault(fault), *self.ending.fail(now)]
+        return actions + self._fail_by(stamped, kind, stamped.fact.how, now)
+
+    def _fail_by(self, hello: Stamped[HelloMessage], kind: str, what: str, now: float) -> list[Action]:
+        """End the gang because of what the hello of an agent tells."""
+        return self.on_fault(self.roster.stamp(FaultMessage(kind, what), hello.node, hello.t), now)
 
     def _catch_up(self, node: NodeState, stamped: Stamped[HelloMessage], now: float) -> list[Action]:
         """Act on what happened on a node while it was not heard."""
@@ -157,9 +160,7 @@ class Connections:
         # Another controller has ended a node whose ranks had: it was done, and this one takes over.
         is_done = all(rank.exit is not None and rank.exit.fact.code == 0 for rank in node.ranks.values())
         if summary.ending and roster.state is State.RUNNING and not stamped.fact.dead and not is_done:
-            alone = FaultMessage("ended-alone", "ended its ranks without being asked")
-            fault = roster.stamp(alone, node.name, stamped.t)
-            actions += [roster.add_fault(fault), *self.ending.fail(now)]
+            actions += self._fail_by(stamped, "ended-alone", "ended its ranks without being asked", now)
         actions += self.signals.missed(node, summary.signals)
         actions += self.signals.saving.missed(node.name)
         return actions + self._resend(node, only_end=True)
@@ -188,9 +189,8 @@ class Connections:
             node.ranks.setdefault(rank, RankState(rank, rank - numbers[0]))
         if numbers and summary.attempt == roster.attempt:
             return []
-        cut = FaultMessage("start-cut", "had not started its ranks when the controller of the run was lost")
-        fault = roster.stamp(cut, node.name, stamped.t)
-        return [roster.add_fault(fault), *self.ending.fail(now)]
+        cut = "had not started its ranks when the controller of the run was lost"
+        return self._fail_by(stamped, "start-cut", cut, now)
 
     def _resend(self, node: NodeState, only_end: bool = False) -> list[Action]:
         state = self.roster.state
