@@ -20,7 +20,7 @@ from allranks.engines.reachable_nodes import HERE, find_cluster, reached
 from allranks.errors import UsageError
 from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED, TERMINATED, code_if
 from allranks.gang.execution import Executed, Execution, Job
-from allranks.gang.tasks import run_loop
+from allranks.gang.tasks import run_loop, run_with_callbacks
 from allranks.gang.transport import Transport
 from allranks.protocol.codec import document_line, omit_empty
 from allranks.report.terminal import clean, shows_colour
@@ -193,7 +193,7 @@ def _until_over(execution: Execution) -> int:
 
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, terminate)
-        await execution.run()
+        await run_with_callbacks(execution.run())
 
     try:
         run_loop(main)

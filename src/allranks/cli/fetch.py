@@ -16,7 +16,7 @@ from allranks.engines.calls import out_of_reach, reached_nodes
 from allranks.errors import UsageError
 from allranks.exitcodes import DONE, NODE_FAILED, code_if
 from allranks.gang.fetching import FetchedFiles, Fetching, NodeFetch
-from allranks.gang.tasks import run_loop
+from allranks.gang.tasks import run_loop, run_with_callbacks
 from allranks.protocol.codec import document_line, omit_empty, spread
 from allranks.protocol.messages import OutputFile
 from allranks.protocol.run_facts import OutputsTemporary, of_kind
@@ -100,7 +100,7 @@ def command(
     with reached_nodes(run_dir, spec, cluster) as transport:
         fetching = Fetching(nodes, transport, pattern, connect_timeout, on_end)
         try:
-            run_loop(lambda: fetching.run(only_list=dry_run))
+            run_loop(lambda: run_with_callbacks(fetching.run(only_list=dry_run)))
         finally:
             progress.end()
     code = code_if(any(node.failure or node.came.failed or node.came.refused for node in nodes), NODE_FAILED)

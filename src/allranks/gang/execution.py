@@ -30,7 +30,7 @@ from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, RankOrder, 
 from .channel import NodeFailed
 from .node_session import NoAnswer, NodeSession, beat_all
 from .places import node_label
-from .tasks import run_with_callbacks, start_task
+from .tasks import start_task
 from .transport import Transport
 
 AT_ONCE = 64  # nodes that are being reached
@@ -213,9 +213,6 @@ class Execution:
 
     async def run(self) -> None:
         """Run the command everywhere; where this is cancelled, end it everywhere."""
-        await run_with_callbacks(self._run())
-
-    async def _run(self) -> None:
         beats = start_task(beat_all(lambda: [command.session for command in self._commands], LEASE))
         try:
             await asyncio.gather(*(self._one(command) for command in self._commands))

@@ -19,7 +19,6 @@ from allranks.runs.fetched import Arriving, Landing, NotAPath, is_wanted, parts_
 
 from .channel import NodeFailed
 from .node_session import NodeSession
-from .tasks import run_with_callbacks
 from .transport import Transport
 
 AT_ONCE = 16  # nodes that send
@@ -230,11 +229,7 @@ class Fetching:
 
     async def run(self, only_list: bool) -> None:
         """List the files of all nodes; fetch them unless `only_list`."""
-
-        async def all_nodes() -> None:
-            await asyncio.gather(*(self._one(node, only_list) for node in self.nodes))
-
-        await run_with_callbacks(all_nodes())
+        await asyncio.gather(*(self._one(node, only_list) for node in self.nodes))
 
     async def _one(self, node: NodeFetch, only_list: bool) -> None:
         async with self._sending:

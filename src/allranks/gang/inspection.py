@@ -92,9 +92,6 @@ class Inspection:
 
     async def run(self) -> None:
         """All steps; agents are released at the end, whatever happens."""
-        await run_with_callbacks(self._run())
-
-    async def _run(self) -> None:
         beats = start_task(beat_all(lambda: self._peers.values(), LEASE))
         try:
             await self._each("reaching nodes", self._connect)
@@ -247,7 +244,7 @@ def look_at_nodes(
     context = make_context(spec, cluster, os.environ, os.getcwd(), names_of(run), tuple(checks))
     pairs = not spec.target.local and any(c.needs in ("pairs", "peer_names") for c in checks)
     inspection = Inspection(spec, cluster, context, progress, pairs, transport)
-    run_loop(inspection.run)
+    run_loop(lambda: run_with_callbacks(inspection.run()))
     named = dataclasses.replace(cluster, nodes=inspection.nodes)
     request = judge_request(spec, context, named)
     facts = inspection.facts
