@@ -70,6 +70,11 @@ class Member:
         """Its agent can be spoken to."""
         return self.channel is not None and self.channel.is_open
 
+    def close(self) -> None:
+        """Close its channel, where it has one."""
+        if self.channel is not None:
+            self.channel.close()
+
     @property
     def is_coming(self) -> bool:
         """Its first channel is on its way."""
@@ -361,8 +366,7 @@ class Links:
             elif quiet > BEATS_MISSED * self.beat and member.has_greeted and not member.silent:
                 member.silent = True
                 self._owner.feed(NodeSilent(), member.node.name)
-                if member.channel is not None:
-                    member.channel.close()
+                member.close()
                 self.open(member)
 
     def lose_all(self) -> None:
@@ -376,8 +380,7 @@ class Links:
     def _lose(self, member: Member, quiet: float) -> None:
         """Give a node up; `quiet` are the seconds since its last word."""
         member.lost = True
-        if member.channel is not None:
-            member.channel.close()
+        member.close()
         self._owner.feed(NodeLost(time.time() - quiet, member.hung_up), member.node.name)
 
     # -- letting go --------------------------------------------------------------------------------
@@ -395,8 +398,8 @@ class Links:
         """
         if member.open and may_go:
             self.send(member, ReleaseOrder())
-        elif member.channel is not None:
-            member.channel.close()
+        else:
+            member.close()
         member.lost = True  # nothing of the old channel is renewed or heard any more
         fresh = self.members[member.node.name] = Member(member.node)
         asyncio.get_running_loop().call_later(pause, self.open, fresh)
@@ -425,5 +428,4 @@ class Links:
             if member.opening is not None and not member.opening.done():
                 member.opening.cancel()
             self.released.add(member.node.name)
-            if member.channel is not None:
-                member.channel.close()
+            member.close()
