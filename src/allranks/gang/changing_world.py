@@ -40,14 +40,12 @@ class ChangingWorld:
         self.roster = roster
         self.ending = ending
         self.saving = saving
-        self.regrows = False  # the present attempt ends for nodes that stand by
-        self._waiting_since: float | None = None
-        self._asked_save = False
+        self.begin_attempt()
 
     def begin_attempt(self) -> None:
         """Forget the attempt before."""
-        self.regrows = False
-        self._waiting_since = None
+        self.regrows = False  # the present attempt ends for nodes that stand by
+        self._waiting_since: float | None = None
         self._asked_save = False
 
     # -- places ------------------------------------------------------------------------------------

@@ -59,15 +59,13 @@ class ProcessGroups:
     def __init__(self, roster: Roster, ending: Ending) -> None:
         self.roster = roster
         self.ending = ending
-        self._worlds: dict[tuple[str, int], Stamped[WorldMessage]] = {}  # by node and number
-        self._whole_at: dict[tuple[str, int], float] = {}  # when a world was first seen whole on its node
-        self._awaited: list[RankState] | None = None  # ranks that had not initialised when they were looked at
+        self.begin_attempt()
 
     def begin_attempt(self) -> None:
         """Forget the attempt before."""
-        self._worlds.clear()
-        self._whole_at.clear()
-        self._awaited = None
+        self._worlds: dict[tuple[str, int], Stamped[WorldMessage]] = {}  # by node and number
+        self._whole_at: dict[tuple[str, int], float] = {}  # when a world was first seen whole on its node
+        self._awaited: list[RankState] | None = None  # ranks that had not initialised when they were looked at
 
     @property
     def tool(self) -> str:

@@ -64,13 +64,12 @@ class UserSignals:
         self.roster = roster
         self.saving = saving
         self._ways = SignalWays()
-        self._passed_on: list[SignalOrder] = []
-        self._before = 0  # in this attempt, by the controller before this one
+        self.begin_attempt()
 
     def begin_attempt(self) -> None:
         """Forget the attempt before."""
-        self._passed_on = []
-        self._before = 0
+        self._passed_on: list[SignalOrder] = []
+        self._before = 0  # in this attempt, by the controller before this one
 
     def missed(self, node: NodeState, count: int) -> list[Action]:
         """Signals for a node's ranks that were lost with its old channel; `count` is what the node has passed on."""
