@@ -147,12 +147,9 @@ class Gang:
             on(HelloMessage, self.connections.on_hello),
             on(TemplateMessage, self.preloading.on_template),
             on(ImportRecord, self.preloading.on_imports),
+            on(UserSignal, self.signals.on_user_signal),
         ]
-        starting = [
-            *always,
-            on(Tick, self.ending.on_tick_of_start),
-            on(UserSignal, self.signals.on_early_signal),
-        ]
+        starting = [*always, on(Tick, self.ending.on_tick_of_start)]
         gathering = [
             on(Tick, self.gathering.on_tick),
             on(ShippedMessage, self.gathering.on_shipped),
@@ -173,7 +170,6 @@ class Gang:
             on(ExitMessage, self.running.on_exit),
             on(EndedMessage, self.ending.on_ended),
             on(SavingMessage, self.saving.on_answer),
-            on(UserSignal, self.signals.on_user_signal),
         ]
         ending = [
             on(Tick, lambda stamped, now: self.ending.check(now)),

@@ -78,27 +78,20 @@ class UserSignals:
         return [Send(node.name, signal) for signal in self._passed_on if signal.order > count]
 
     def on_user_signal(self, stamped: Stamped[UserSignal], now: float) -> list[Action]:
-        """SIGUSR1 or SIGUSR2 goes to every rank, once."""
+        """SIGUSR1 or SIGUSR2 goes to every rank, once.
+
+        Before the ranks run it would have to wait, and then end those that handle it later.
+        """
         roster = self.roster
         name, source = stamped.fact
         if not self._ways.is_new(name, source, now):
             return []
         running = [r for r in roster.processes() if r.pid is not None and r.exit is None and r.state != "lost"]
         if roster.testing or not running:
-            return [self.roster.stamp(_not_passed_on(stamped.fact))]
+            where = f"to {source}'s task" if source else "to the controller"
+            return [roster.stamp(PlainNote(f"SIG{name} came {where} while no rank ran: no rank got it"))]
         signal = SignalOrder(roster.attempt, self._before + len(self._passed_on) + 1, name)
         self._passed_on.append(signal)
         passed = SignalPassed(f"SIG{name}", len(running), source or None)
         sent: list[Action] = [Send(n.name, signal) for n in roster.nodes.values() if not n.gone]
         return [roster.stamp(passed), *sent, *self.saving.ask(now, f"SIG{name}")]
-
-    def on_early_signal(self, stamped: Stamped[UserSignal], now: float) -> list[Action]:
-        """Before the ranks run it would have to wait, and then end those that handle it later."""
-        if not self._ways.is_new(stamped.fact.name, stamped.fact.source, now):
-            return []
-        return [self.roster.stamp(_not_passed_on(stamped.fact))]
-
-
-def _not_passed_on(signal: UserSignal) -> PlainNote:
-    where = f"to {signal.source}'s task" if signal.source else "to the controller"
-    return PlainNote(f"SIG{signal.name} came {where} while no rank ran: no rank got it")
