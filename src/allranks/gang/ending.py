@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from allranks.diagnose.hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES, odd_call, read_called
 from allranks.diagnose.words import ABORT, name_by_node
@@ -104,15 +104,13 @@ class Ending:
         waits_for_ends = now < self._deadline
 
         def is_awaited(node: NodeState) -> bool:
-            return not node.drained if node.ended else waits_for_ends
+            is_there = bool(node.node_dir) and not node.gone
+            return is_there and (not node.drained if node.ended else waits_for_ends)
 
-        if now < self._deadline + DRAIN_PATIENCE and self._any_there(is_awaited):
+        if now < self._deadline + DRAIN_PATIENCE and roster.any_node("end", is_awaited):
             return []
         roster.state = State.OVER
         return [*self._compare_calls(), AttemptOver()]
-
-    def _any_there(self, is_awaited: Callable[[NodeState], bool]) -> bool:
-        return self.roster.any_node("end", lambda node: is_awaited(node) and bool(node.node_dir) and not node.gone)
 
     def _compare_calls(self) -> list[Action]:
         called = {rank: groups for end in self.roster.exits for rank, groups in end.fact.calls.items()}

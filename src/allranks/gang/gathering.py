@@ -114,7 +114,8 @@ class Gathering:
         if now >= self._deadline:
             return self._check(now)
         if 0 < self.roster.resume_at <= now:
-            return self._resume(now)
+            self.roster.resume_at = 0.0
+            return self._judge(now) if self.roster.has_all_facts else []
         if any(self._time_left(n, now) > 0 for n in self.roster.nodes.values()):
             self.roster.start_at = now  # the time for the start counts after that for a lost node
             return []
@@ -214,7 +215,3 @@ class Gathering:
         if failures:
             return self.ending.refuse(failures, now)
         return [*self.spares.judge_waiting(), *self.rendezvous.begin(now)]
-
-    def _resume(self, now: float) -> list[Action]:
-        self.roster.resume_at = 0.0
-        return self._judge(now) if self.roster.has_all_facts else []
