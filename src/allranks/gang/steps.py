@@ -361,12 +361,13 @@ def _sighting(step_format: StepFormat, window: bytes, at: float, t: float) -> St
     parts = match.groupdict()
     count = int(parts["count"])
     total = int(parts["total"]) if parts.get("total") else None
-    if total is not None and not 0 < count <= total and not (count == 0 < total):
+    if total is not None and (total == 0 or count > total):
         return None
+    epoch = int(parts["epoch"]) if step_format.is_own and parts.get("epoch") else None
+    sighting = StepSighting(step_format, b"", 0, count, total, epoch, None, b"", at, t)
     if step_format.is_own:
-        epoch = int(parts["epoch"]) if parts.get("epoch") else None
-        return StepSighting(step_format, b"", 0, count, total, epoch, None, b"", at, t)
-    return _guessed(step_format, line, match, StepSighting(step_format, b"", 2, count, total, None, None, b"", at, t))
+        return sighting
+    return _guessed(step_format, line, match, sighting)
 
 
 def _guessed(
