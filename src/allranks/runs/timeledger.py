@@ -274,7 +274,7 @@ class Timekeeper:
         self._begin: float | None = None
         self._boundary = 0.0  # the end of what came before the next attempt
         self._follows: str = PREFLIGHT  # the part that goes on from there
-        self._latest = 0.0
+        self.latest = 0.0  # the time of the newest event (unix seconds)
         self._between_attempts: list[Interval] = []
 
     def take(self, stamped: Stamped[Fact]) -> None:
@@ -285,10 +285,10 @@ class Timekeeper:
         if self._begin is None:
             self._begin = self._boundary = t  # of a damaged log the first fact may be one of an attempt
         if isinstance(fact, OfRun):
-            self._latest = max(self._latest, t)
+            self.latest = max(self.latest, t)
             self._take_of_run(fact, t)
         elif self.is_in_attempt:
-            self._latest = max(self._latest, t)
+            self.latest = max(self.latest, t)
             self.attempts[-1].take(fact, t)
 
     def ledger(self, now: float, newest: StepsSeen | None = None) -> TimeLedger:
@@ -311,11 +311,6 @@ class Timekeeper:
             slow_share=None if slow is None else round(slow, 3),
             **rounded,
         )
-
-    @property
-    def latest(self) -> float:
-        """The time of the newest event (unix seconds); 0 where there is none."""
-        return self._latest
 
     @property
     def is_in_attempt(self) -> bool:
@@ -366,7 +361,7 @@ class Timekeeper:
                     self._end_attempt(self.attempts[-1].last_seen)  # its controller died: what came then is not known
                     self._boundary = max(t, self._boundary)
                 self._end_attempt(t)
-                self._latest = t  # a node's clock, corrected under load, may have been ahead of the controller's
+                self.latest = t  # a node's clock, corrected under load, may have been ahead of the controller's
                 self._pass(t, SCHEDULER)  # what follows on an end is another start by the scheduler
             case AttemptStart():
                 self._end_attempt(t)
