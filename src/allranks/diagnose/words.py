@@ -151,6 +151,11 @@ def utc(t: float) -> str:
     return datetime.fromtimestamp(t, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def controller_ended(t: float) -> str:
+    """Say that the controller of a run ended before the run, and that nothing says how."""
+    return f"the controller (allranks run) ended at {utc(t)}, before the run did, and no other took it over"
+
+
 def place(raised: ExceptionLink) -> str:
     """Write where an exception was raised, `train.py:41 in step`; empty where it is not known."""
     if not raised.file or raised.line is None:

@@ -14,7 +14,7 @@ from allranks.diagnose.hangs.compared import UNLIKE_CALLS, UNLIKE_SHAPES
 from allranks.diagnose.incident import Incident
 from allranks.diagnose.roles import RoleEnd, at_fault
 from allranks.diagnose.verdict import judge, judge_logs
-from allranks.diagnose.words import utc
+from allranks.diagnose.words import controller_ended, utc
 from allranks.findings import Finding, Verdict, in_role
 from allranks.protocol.codec import fitting
 from allranks.protocol.frames import DUMP, FLIGHT
@@ -101,8 +101,7 @@ def _without_failure(run: RunDirectory, incident: Incident) -> Verdict:
     ended = lease_end(run, condition, time.time())
     if ended is not None:
         cause = CAUSES["controller-ended"]
-        message = f"the controller (allranks run) ended at {utc(ended.controller_t)}, before the run did, and no other "
-        message += f"took it over: the lease had ended the ranks by {utc(ended.ranks_t)}"
+        message = f"{controller_ended(ended.controller_t)}: the lease had ended the ranks by {utc(ended.ranks_t)}"
         remedy = f"{cause.remedy()}. `allranks attach` fetches the last output of the ranks"
         return Verdict(Finding(cause.id, "fail", message, remedy), cause.id, 0.8)
     if of_logs is None:

@@ -16,7 +16,7 @@ from ..candidate import Candidate, Strength
 from ..causes import CAUSES
 from ..incident import CHANNEL, Incident
 from ..signatures import cause_of
-from ..words import SIGNALS, count_ranks, name_nodes, one_line, utc
+from ..words import SIGNALS, controller_ended, count_ranks, name_nodes, one_line, utc
 from .failures import NOT_ON_PATH
 
 LEASE_OVER = frozenset({"lease-over", "ended-alone"})
@@ -115,10 +115,7 @@ def launcher_paused(incident: Incident) -> Candidate | None:
     candidate = Candidate("controller-paused", 0.95, "", t=min([began, *(n.fact.last_heard for n in incident.lost)]))
     if pause.fact.ended:  # nothing has said how
         over = max(_lease_over_times(incident).values(), default=began + incident.lease)
-        message = (
-            f"the controller (allranks run) ended at {utc(began)}, before the run did, and no other took it over: "
-        )
-        message += f"the lease of {incident.lease:g} s ended the ranks at {utc(over)}"
+        message = f"{controller_ended(began)}: the lease of {incident.lease:g} s ended the ranks at {utc(over)}"
         word = f"its last word in status.json: {utc(began)}. Attached: {utc(pause.t)}"
         cause = CAUSES["controller-ended"]
         candidate = replace(candidate, cause=cause.id, remedy=cause.remedy())
