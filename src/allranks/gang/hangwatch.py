@@ -52,8 +52,8 @@ class Suspicion:
     """
 
     since: float  # the last sign of life
-    asked_at: float
-    waiting: set[str]  # nodes whose answer has not come
+    asked_at: float = 0.0
+    waiting: set[str] = field(default_factory=set)  # nodes whose answer has not come
     samples: list[dict[int, StackSample]] = field(default_factory=lambda: [{}])
     sampled_at: list[float] = field(default_factory=list)
     ras: list[str] = field(default_factory=list)
@@ -140,7 +140,7 @@ class HangWatch:
             return []
         if self._wanted is not None:
             return []
-        self._wanted = Suspicion(now, now, set(), is_wanted=True)
+        self._wanted = Suspicion(now, is_wanted=True)
         return self._ask_stacks(self._wanted, now)
 
     def on_looks_coming(self, stamped: Stamped[LooksComing], now: float) -> list[Action]:
@@ -230,7 +230,7 @@ class HangWatch:
     def _suspect(self, since: float, now: float) -> list[Action]:
         if any(r.exit is None and r.departure.failed for r in self.roster.ranks()):
             return self.ending.fail(now)  # the exception is known: no stack is needed
-        suspicion = Suspicion(since, now, set())
+        suspicion = Suspicion(since)
         self.suspicion = suspicion
         fact = HangSuspected(round(now - since, 1))
         group_limit = self.roster.group_limit
