@@ -489,10 +489,8 @@ class Controller:
             case DrainedMessage():
                 member.ends = message.sizes
                 undecodable.set_counts(name, message.refused)
-        self._hand_on(member.node.name, message)
-
-    def _hand_on(self, name: str, message: Message) -> None:
         self.recording.is_changed = True
+        name = member.node.name  # its own, since its first hello
         self._handle(self.roster.state_of(name).clock.stamp(message, name, self.roster.attempt, time.time()))
 
     def _ship(self, member: Member, message: GotMessage) -> None:

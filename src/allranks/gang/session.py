@@ -776,14 +776,10 @@ def _own_environment() -> str | None:
     return sys.prefix
 
 
-def node_entries(cluster: Cluster, role: str = "") -> list[NodeEntry]:
+def node_entries(cluster: Cluster, role: str) -> list[NodeEntry]:
     """Describe the nodes as run.json has them, spares last."""
-    entries = []
-    for rank, node in enumerate(cluster.nodes):
-        entries.append(node_entry(node, node.index if role else rank, role))
-    for node in cluster.spares:
-        entries.append(node_entry(node, None, role))
-    return entries
+    entries = [node_entry(node, node.index if role else rank, role) for rank, node in enumerate(cluster.nodes)]
+    return entries + [node_entry(node, None, role) for node in cluster.spares]
 
 
 def adopt(run: RunDirectory, view: View, reach_for: Callable[[RunSpec, Cluster], NodeReach]) -> Session:

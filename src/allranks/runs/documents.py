@@ -99,8 +99,8 @@ class RunDocument:
         """List the nodes in the order of their node ranks, without hot spares; all of them where none has a rank."""
         if all(entry.node_rank is None for entry in self.nodes):
             return list(self.nodes)
-        ranked = [(entry.node_rank, entry) for entry in self.nodes if entry.node_rank is not None]
-        return [entry for _, entry in sorted(ranked, key=lambda pair: pair[0])]
+        ranked = [entry for entry in self.nodes if entry.node_rank is not None]
+        return sorted(ranked, key=lambda entry: entry.node_rank or 0)
 
 
 class OpenedRole(NamedTuple):
