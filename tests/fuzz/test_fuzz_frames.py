@@ -27,7 +27,6 @@ from allranks.errors import UsageError
 from allranks.gang import session as sessions
 from allranks.gang.controller import Controller
 from allranks.gang.gate import require_own
-from allranks.gang.members import RankState
 from allranks.gang.states import State
 from allranks.protocol.codec import encode
 from allranks.protocol.frames import (
@@ -204,7 +203,8 @@ def controller(tmp_path: Path) -> Controller:
     spec = RunSpec.of(command=("true",), local=2, nproc=1, runs_dir=str(tmp_path / "runs"))
     session = sessions.create(spec, virtual_cluster(2), ssh_reach(spec), dict(os.environ), str(tmp_path), OutputView)
     for number, node in enumerate(session.controller.roster.nodes.values()):
-        node.take_ranks({number: RankState(number, 0, "started", pid=100 + number)})
+        node.take_ranks(range(number, number + 1))
+        node.ranks[number].start(100 + number, session.started)
     session.controller.roster.state = State.RUNNING
     return session.controller
 

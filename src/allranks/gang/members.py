@@ -211,9 +211,9 @@ class NodeState:
         for rank in self.ranks.values():
             rank.state = "lost"
 
-    def take_ranks(self, ranks: dict[int, RankState]) -> None:
+    def take_ranks(self, ranks: range) -> None:
         """Have these ranks from now on."""
-        self.ranks = ranks
+        self.ranks = {rank: RankState(rank, local_rank) for local_rank, rank in enumerate(ranks)}
         self.owned.update(ranks)
 
     def take_answer(self, message: FactsMessage) -> NodeFactsKept:

@@ -21,7 +21,6 @@ from allranks.protocol.run_facts import GateListening, GateProved, PlanMade, Sta
 
 from .changing_world import ChangingWorld
 from .ending import Ending
-from .members import RankState
 from .places import listen_order, probe_order
 from .preloading import Preloading
 from .ready_test import ReadyTest
@@ -73,8 +72,7 @@ class RendezvousCheck:
             node.state = "ready"
             node.probes = None
             node.begin_attempt()
-            ranks = range(planned.first_rank, planned.first_rank + planned.nproc)
-            node.take_ranks({r: RankState(r, r - planned.first_rank) for r in ranks})
+            node.take_ranks(planned.ranks)
         plan = PlanMade(roster.plan.world_size, roster.rank_counts)
         return [
             *self.world.said(),

@@ -41,7 +41,7 @@ from allranks.protocol.run_facts import (
 from .changing_world import ChangingWorld
 from .ending import Ending
 from .hangwatch import HangWatch
-from .members import NodeState, RankState
+from .members import NodeState
 from .roster import Roster
 from .spares import SPARE_UNUSED
 from .states import State
@@ -148,7 +148,7 @@ class Resuming:
             node = self.roster.nodes.get(name)
             own = range(ranks.start, ranks.start + 1) if self.roster.has_one_process else ranks
             if node is not None:
-                node.take_ranks({rank: RankState(rank, rank - ranks.start) for rank in own})
+                node.take_ranks(own)
 
     def _take_of_node(self, stamped: Stamped[Fact], node: NodeState) -> None:
         roster = self.roster

@@ -329,8 +329,7 @@ class Roster:
         """Node and local rank of every rank that the program has, behind a launcher too."""
         if self.plan is None:  # adopted from another controller
             return {r.rank: (n.name, r.local_rank) for n in self.nodes.values() for r in n.ranks.values()}
-        planned = [(n.first_rank, n.nproc, n.node.name) for n in self.plan.nodes]
-        return {first + at: (name, at) for first, count, name in planned for at in range(count)}
+        return {rank: (n.node.name, at) for n in self.plan.nodes for at, rank in enumerate(n.ranks)}
 
     def node_of_rank(self) -> dict[int, str]:
         """Map every rank that the program has to its node's name."""
