@@ -344,7 +344,7 @@ class Roster:
     @property
     def program_failed(self) -> bool:
         """A rank has failed by itself: it ended so, or its program did and its process went on."""
-        return any((end.fact.code != 0 and not end.fact.expected) or self.program_code(end) for end in self.exits)
+        return any(end.fact.failed_by_itself or self.program_code(end) for end in self.exits)
 
     def program_code(self, end: Stamped[ExitMessage]) -> int | None:
         """Return what a process would have ended with that allranks ended after its program had ended; else None."""

@@ -71,7 +71,7 @@ def judge_test(roster: Roster, run: RunDirectory, ended: Verdict | None, quick: 
     elif ended is not None:
         findings = _from_logs(roster, run)
     findings = [typed_here(finding, roster.logins) for finding in findings]
-    failed = any(end.fact.code != 0 and not end.fact.expected for end in roster.exits)
+    failed = any(end.fact.failed_by_itself for end in roster.exits)
     if ended is None:
         return Tested(rows, tuple(findings), None, exit_code(None, roster.stop_reason, failed))
     if not findings or _is_from_outside(roster):
@@ -91,7 +91,7 @@ def verdict_of(finding: Finding, attempt: int = 0) -> Verdict:
 def _is_from_outside(roster: Roster) -> bool:
     if roster.lost or roster.faults or roster.plan is None or not roster.exits:
         return True
-    failed = (end for end in roster.exits if not end.fact.expected and end.fact.code != 0)
+    failed = (end for end in roster.exits if end.fact.failed_by_itself)
     first = min(failed, key=lambda end: end.t, default=None)
     return first is None or first.fact.signal is not None or first.fact.code not in CODES_OF_TESTS
 

@@ -45,6 +45,11 @@ class ExitMessage(NamedTuple):
     pid: Optional[int] = None
     background: Tuple[str, ...] = ()
 
+    @property
+    def failed_by_itself(self) -> bool:
+        """Tell whether it ended with anything but code 0, and allranks was not ending it."""
+        return self.code != 0 and not self.expected
+
 
 class RankSummary(NamedTuple):
     """A rank of an agent that was away."""

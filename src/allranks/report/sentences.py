@@ -224,7 +224,7 @@ def _ending_line(stamped: Stamped[EndingBegun]) -> str | None:
 
 def _exit_line(stamped: Stamped[ExitMessage]) -> str | None:
     end = stamped.fact
-    if end.expected or end.code == 0:
+    if not end.failed_by_itself:
         return None
     how = f"code {end.code}" if end.signal is None else f"signal {end.signal}"
     return f"rank {end.rank} on {stamped.node} ended with {how}"

@@ -131,7 +131,7 @@ class AttemptTimes:
                 self.has_entered = True
             case ExitMessage() as end:
                 self.last_exit = max(self.last_exit or t, t)
-                if not end.expected and end.code != 0:
+                if end.failed_by_itself:
                     self.failure = t if self.failure is None else min(self.failure, t)
             case StepsSeen() as steps:
                 self.steps = steps
