@@ -79,10 +79,10 @@ class Ending:
         self.grace = grace
         self._deadline = now + grace + END_PATIENCE
         order = EndOrder(grace, reason, reason == "failure" and self._may_be_unlike())
-        started = sum(1 for r in roster.ranks() if r.pid is not None and r.exit is None and r.state != "lost")
+        started = sum(rank.is_running for rank in roster.ranks())
         actions: list[Action] = [roster.stamp(EndingBegun(reason, grace, started))]
         for node in roster.nodes.values():
-            if node.node_dir and not node.gone:
+            if node.is_there:
                 actions.append(Send(node.name, order))
         return actions + self.check(now)
 
@@ -104,8 +104,7 @@ class Ending:
         waits_for_ends = now < self._deadline
 
         def is_awaited(node: NodeState) -> bool:
-            is_there = bool(node.node_dir) and not node.gone
-            return is_there and (not node.drained if node.ended else waits_for_ends)
+            return node.is_there and (not node.drained if node.ended else waits_for_ends)
 
         if now < self._deadline + DRAIN_PATIENCE and roster.any_node("end", is_awaited):
             return []

@@ -103,6 +103,11 @@ class RankState:
     departure: Departure = field(default_factory=Departure)
     lateness: float | None = None  # seconds, the median of the last look (gang/stragglers.py)
 
+    @property
+    def is_running(self) -> bool:
+        """Its process runs, as far as is known."""
+        return self.pid is not None and self.exit is None and self.state != "lost"
+
     def start(self, pid: int, t: float) -> None:
         """Have a process since `t` (unix seconds); it may have said more of itself before."""
         self.pid = pid
@@ -166,6 +171,11 @@ class NodeState:
     def gone(self) -> bool:
         """Nothing more is to be expected from it."""
         return self.state in ("lost", "unreachable")
+
+    @property
+    def is_there(self) -> bool:
+        """Its agent has said hello, and it has not been given up since."""
+        return bool(self.node_dir) and not self.gone
 
     @property
     def is_away(self) -> bool:

@@ -86,7 +86,7 @@ class UserSignals:
         name, source = stamped.fact
         if not self._ways.is_new(name, source, now):
             return []
-        running = [r for r in roster.processes() if r.pid is not None and r.exit is None and r.state != "lost"]
+        running = [rank for rank in roster.processes() if rank.is_running]
         if roster.testing or not running:
             where = f"to {source}'s task" if source else "to the controller"
             return [roster.stamp(PlainNote(f"SIG{name} came {where} while no rank ran: no rank got it"))]

@@ -123,7 +123,7 @@ class Saving:
         return self._send(self._round, [node])
 
     def _say(self, round_: SaveRound) -> list[Action]:
-        nodes = [n.name for n in self.roster.nodes.values() if n.node_dir and not n.gone]
+        nodes = [n.name for n in self.roster.nodes.values() if n.is_there]
         round_.awaited = set(nodes)
         return self._send(round_, nodes)
 
