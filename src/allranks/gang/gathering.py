@@ -203,11 +203,10 @@ class Gathering:
     def _gathered_again(self, now: float) -> list[Action]:
         """Go on with the same plan: a node that came back must have room for the ranks it had."""
         roster = self.roster
-        assert roster.plan is not None
         failures: list[Finding] = []
-        for planned in roster.plan.nodes:
-            name = planned.node.name
-            room = self.spares.room_of(roster.nodes[name])
+        for planned, node in roster.planned():
+            name = node.name
+            room = self.spares.room_of(node)
             if room is not None and room < planned.nproc:
                 message = f"{name} has room for {count_of(room, 'rank')} now, and had {planned.nproc}"
                 remedy = f"look at its GPUs: ssh {name} 'nvidia-smi -L || amd-smi list'"

@@ -38,10 +38,8 @@ class Preloading:
         preload = roster.spec.recovery.preload
         if preload not in OF_A_FORMER_RUN or not self._is_possible:
             return []
-        assert roster.plan is not None
         actions: list[Action] = []
-        for planned in roster.plan.nodes:
-            node = roster.nodes[planned.node.name]
+        for planned, node in roster.planned():
             if not node.preloads:
                 node.preloads = True
                 actions.append(self._order(node, planned, None))

@@ -67,8 +67,7 @@ class RendezvousCheck:
         assert roster.plan is not None
         roster.state = State.LISTENING
         self._began_at = now
-        for planned in roster.plan.nodes:
-            node = roster.nodes[planned.node.name]
+        for planned, node in roster.planned():
             node.state = "ready"
             node.probes = None
             node.begin_attempt()

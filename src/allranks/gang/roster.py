@@ -6,13 +6,13 @@ Times by the clock of the limits (never set) are called `…_at`, unix seconds `
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.recorded import own_addresses
 from allranks.findings import Finding, Logins, Verdict, typed_here
-from allranks.plan.ranks import Plan
+from allranks.plan.ranks import NodePlan, Plan
 from allranks.preflight.judge import judge
 from allranks.protocol.messages import ExitMessage, FaultMessage
 from allranks.protocol.orders import ShipOrder
@@ -274,6 +274,12 @@ class Roster:
     def node_at(self) -> dict[str, str]:
         """Map addresses that one node alone has to that node."""
         return own_addresses({node.name: outer_addresses(node.plan_facts) for node in self.nodes.values()})
+
+    def planned(self) -> Iterator[tuple[NodePlan, NodeState]]:
+        """Give what the plan has for each node, with the node; nothing without a plan."""
+        if self.plan is not None:
+            for of_node in self.plan.nodes:
+                yield of_node, self.nodes[of_node.node.name]
 
     @property
     def rank_counts(self) -> dict[str, int]:

@@ -68,8 +68,7 @@ class Running:
             keep = keep_order(roster.spec, roster.context)
             actions += [Send(planned.node.name, keep) for planned in roster.plan.nodes]
         temporary: dict[str, str] = {}
-        for planned in roster.plan.nodes:
-            node = roster.nodes[planned.node.name]
+        for planned, node in roster.planned():
             node.state = "running"
             place = place_for(roster.spec, roster.context, node, dict(interfaces.get(node.name, {})))
             is_own = roster.spec.places.output_dir is None and not place.outputs_here

@@ -61,10 +61,10 @@ class HotSpares:
         room = room_on(entry, node.plan_facts)
         if entry.slots is not None or room is None or roster.plan is None or roster.spec.target.local:
             return entry.slots
-        for planned in roster.plan.nodes:
-            if planned.node.name == node.name:
+        for planned, other in roster.planned():
+            if other.name == node.name:
                 continue
-            present = room_on(planned.node, roster.nodes[planned.node.name].plan_facts)
+            present = room_on(planned.node, other.plan_facts)
             if present is None or present < planned.nproc:
                 return None
         return room
