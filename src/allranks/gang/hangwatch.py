@@ -251,7 +251,7 @@ class HangWatch:
         self._counters_asked_at = now
         running = self.roster.running_ranks()
         self._counters_awaited = set(running)
-        return [Send(name, CountersOrder(tuple(ranks))) for name, ranks in running.items()]
+        return [Send(name, CountersOrder(ranks)) for name, ranks in running.items()]
 
     def _ask_stacks(self, suspicion: Suspicion, now: float) -> list[Action]:
         """All nodes for all ranks that run; for their recorders too where it is the last time, or may be."""
@@ -259,7 +259,7 @@ class HangWatch:
         running = self.roster.running_ranks()
         suspicion.waiting.update(running)
         word = "dump" if suspicion.again_at or len(suspicion.samples) == 2 else "look"
-        return [Send(name, StacksOrder(tuple(ranks), word)) for name, ranks in running.items()]
+        return [Send(name, StacksOrder(ranks, word)) for name, ranks in running.items()]
 
     # -- conclusion ----------------------------------------------------------------------------------
 

@@ -322,7 +322,7 @@ class Observing:
             return []
         if not self.progress.wants_counts(now):
             return []
-        return [Send(name, CountersOrder(tuple(ranks))) for name, ranks in roster.running_ranks().items()]
+        return [Send(name, CountersOrder(ranks)) for name, ranks in roster.running_ranks().items()]
 
     def audit(self, feed: Callable[[Audited], None]) -> None:
         """Judge what the ranks' first batches say, and which rules of --fail-on hold, where there are any."""

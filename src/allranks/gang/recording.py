@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
-from allranks.diagnose.recorded import AttemptFacts
+from allranks.diagnose.recorded import AttemptFacts, newest
 from allranks.findings import Finding
 from allranks.protocol.codec import encode, omit_none
 from allranks.protocol.frames import METRICS, RANK_LOG, OutputFrame, Stream
@@ -192,9 +192,9 @@ class Recording:
         again."""
         self.remember(facts)
         self.logs.resume(facts)
-        plans = list(of_kind(facts, PlanMade))
-        if plans:
-            self.deal(plans[-1].fact, members)
+        plan = newest(of_kind(facts, PlanMade))
+        if plan is not None:
+            self.deal(plan.fact, members)
         for dropped in of_kind(facts, OutputDropped):
             if dropped.node in members:
                 stream = Stream(RANK_LOG, dropped.fact.rank, dropped.attempt or 0)

@@ -322,11 +322,11 @@ class Roster:
         """Whether no process of a rank runs any more."""
         return not self.any_node("processes", lambda node: any(r.exit is None for r in self._processes_of(node)))
 
-    def running_ranks(self) -> dict[str, list[int]]:
+    def running_ranks(self) -> dict[str, tuple[int, ...]]:
         """List the ranks that run, by node, on the nodes from which an answer may come."""
-        running: dict[str, list[int]] = {}
+        running: dict[str, tuple[int, ...]] = {}
         for node in self.nodes.values():
-            ranks = [r.rank for r in node.ranks.values() if r.pid is not None and r.exit is None]
+            ranks = tuple(r.rank for r in node.ranks.values() if r.pid is not None and r.exit is None)
             if ranks and not node.gone:
                 running[node.name] = ranks
         return running

@@ -156,7 +156,7 @@ class StragglerWatch:
         most = max(60, min(MOST_CALLS, ASKED // count))
         self._look = Look(now, set(running), suspects)
         return [
-            Send(name, CallTimesOrder(tuple(ranks), most, tuple(rank for rank in suspects if rank in ranks)))
+            Send(name, CallTimesOrder(ranks, most, tuple(rank for rank in suspects if rank in ranks)))
             for name, ranks in running.items()
         ]
 
