@@ -84,14 +84,16 @@ class Landing:
     def open(self, path: str, offset: int) -> Arriving:
         """Open a file to go on at `offset`, from what is here; raise OSError or NotAPath."""
         parts = parts_of(path)
+        name = parts[-1]
+        part = part_name(name)
         whole = hashlib.sha256()
         with self._directory(parts, makes=True) as directory:
             held = os.dup(directory)
         try:
             if offset and self.present(path)[1]:
-                os.rename(parts[-1], part_name(parts[-1]), src_dir_fd=held, dst_dir_fd=held)
+                os.rename(name, part, src_dir_fd=held, dst_dir_fd=held)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(part_name(parts[-1]), flags, 0o600, dir_fd=held)
+            descriptor = os.open(part, flags, 0o600, dir_fd=held)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)
                 raise OSError(22, "a file of another kind is in its place")
@@ -106,7 +108,7 @@ class Landing:
                 break
             whole.update(data)
             at += len(data)
-        return Arriving(parts[-1], held, descriptor, at, whole)
+        return Arriving(name, held, descriptor, at, whole)
 
 
 def part_name(name: str) -> str:
