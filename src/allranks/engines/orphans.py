@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from allranks.cluster import Cluster, Node
 from allranks.errors import TransportError
 from allranks.gang.channel import NodeFailed
-from allranks.gang.node_session import NodeSession
+from allranks.gang.node_session import OPENING_AT_ONCE, NodeSession
 from allranks.gang.tasks import run_loop, run_with_callbacks
 from allranks.gang.transport import Transport
 from allranks.plan.network import target_words
@@ -25,14 +25,13 @@ from .ssh import SshTransport
 Answers = Mapping[str, SweptMessage]
 Processes = dict[str, Sequence[SweptProcess]]  # by node name
 SECONDS = 60.0  # in which a node answers
-AT_ONCE = 64  # nodes
 
 
 def ask(spec: RunSpec, cluster: Cluster, headers: Mapping[str, SweepHeader]) -> Answers:
     """Send each named node its question over ssh; return the answers by node name. Raise TransportError."""
 
     async def all_of_them() -> list[SweptMessage]:
-        limit = asyncio.Semaphore(AT_ONCE)
+        limit = asyncio.Semaphore(OPENING_AT_ONCE)
         return await asyncio.gather(*(_ask_one(spec, transport, n, headers[n.name], limit) for n in nodes))
 
     transport = SshTransport(spec.launch)

@@ -28,12 +28,11 @@ from allranks.protocol.node_names import RUN_TAG
 from allranks.protocol.orders import AckOrder, EndOrder, HelloOrder, RankOrder, StartOrder
 
 from .channel import NodeFailed
-from .node_session import NoAnswer, NodeSession, beat_all
+from .node_session import OPENING_AT_ONCE, NoAnswer, NodeSession, beat_all
 from .places import node_label
 from .tasks import start_task
 from .transport import Transport
 
-AT_ONCE = 64  # nodes that are being reached
 LEASE = 30.0
 END_SECONDS = 8.0  # beyond the grace, for a node to say that it has ended the command
 DRAIN_SECONDS = 60.0
@@ -204,7 +203,7 @@ class Execution:
     def __init__(self, job: Job, cluster: Cluster, transport: Transport, on_end: Callable[[Executed], None]) -> None:
         self._commands = [NodeCommand(node, job, transport) for node in cluster.nodes]
         self._on_end = on_end
-        self._opening = asyncio.Semaphore(AT_ONCE)
+        self._opening = asyncio.Semaphore(OPENING_AT_ONCE)
 
     @property
     def results(self) -> Sequence[Executed]:

@@ -42,13 +42,12 @@ from allranks.settings import RunSpec
 
 from .channel import NodeFailed
 from .clocks import NodeClock
-from .node_session import ANSWER_SECONDS, NoAnswer, NodeSession, beat_all, shown_name
+from .node_session import ANSWER_SECONDS, OPENING_AT_ONCE, NoAnswer, NodeSession, beat_all, shown_name
 from .places import RunContext, collectors, judge_request, listen_order, node_label, probe_order, run_tag, setup_order
 from .session import make_context, names_of
 from .tasks import run_loop, run_with_callbacks, start_task
 from .transport import Transport
 
-OPENING_AT_ONCE = 64
 PINGS = 4
 PAIR_SECONDS = 30.0
 PAIR_SECONDS_A_PEER = 0.5

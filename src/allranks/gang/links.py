@@ -28,7 +28,7 @@ from allranks.settings.runspec import Limits, beat_of
 
 from .channel import Channel, NodeFailed, pipe_of
 from .gate import LogRoom
-from .node_session import shown_name
+from .node_session import OPENING_AT_ONCE, shown_name
 from .states import NodeUnreachable
 from .tasks import start_task
 from .transport import NodeHungUp, Transport
@@ -37,7 +37,6 @@ STOPS = {signal.SIGINT: "ctrl-c", signal.SIGTERM: "sigterm", signal.SIGHUP: "sig
 LOOK_EVERY = 0.5  # seconds between two looks whether the loop is held, and a signal waits for it
 LATE = 1.0  # seconds beyond its time, from which a beat is late, or a turn of the loop
 MOST_HELD = 3600.0  # seconds that a loop may be held: behind a defect ranks would live for ever
-OPENING_AT_ONCE = 64
 RELEASE_PATIENCE = 3.0
 HELLO_SECONDS = 20.0  # for an agent's first word after its Python started, or any other node's: 400 KB are sent
 OPENING_PATIENCE = 1.5  # at the end, for nodes that are just being reached: no agent is left to its lease

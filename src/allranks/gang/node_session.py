@@ -22,6 +22,7 @@ from allranks.protocol.orders import HelloOrder, Order, PingOrder, ReleaseOrder
 from .channel import Channel, NodeFailed
 from .transport import Transport
 
+OPENING_AT_ONCE = 64  # nodes that are being reached: each takes a client, such as ssh, on this machine
 ANSWER_SECONDS = 20.0  # beyond what a node is given for its work
 RELEASE_SECONDS = 2.0
 AFTER_A_FAULT = (EndedMessage, DrainedMessage)  # what an agent still says that has reported a fault
