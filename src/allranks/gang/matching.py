@@ -20,7 +20,7 @@ SECONDS = 0.5  # of processor time: for one line, and for pieces in a row
 SHARE = 0.25  # of the time, beyond that: what comes meanwhile is not looked at
 LINE = 4 << 10  # bytes of a line that are looked at
 MOST_DIGITS = 18
-_LINE_END = re.compile(rb"[\r\n]")
+LINE_END = re.compile(rb"[\r\n]")
 
 
 class Match(NamedTuple):
@@ -65,7 +65,7 @@ class Matching:
         if self._is_off or self._left <= 0:
             self._rests.pop(rank, None)
             return None
-        *lines, rest = _LINE_END.split(self._rests.get(rank, b"") + data)
+        *lines, rest = LINE_END.split(self._rests.get(rank, b"") + data)
         self._rests[rank] = rest[:LINE]
         began = time.thread_time()
         match = self._look_at(lines)

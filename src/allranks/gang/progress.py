@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,7 +14,7 @@ from allranks.protocol.orders import LARGEST_STEP
 from allranks.protocol.run_facts import StepsResumed, StepsSeen
 from allranks.runs.documents import RankStatus
 
-from .matching import Matching
+from .matching import LINE_END, Matching
 from .steps import StepFinder, StepSeen
 
 WINDOW = 20  # steps the rate is taken over
@@ -24,7 +23,6 @@ COUNTS_AT_FIRST = 2.0  # after the first of them
 LINE_LIMIT = 64 << 10
 BURST = 3.0  # seconds after a pause in which what has waited arrives
 OLDEST = 30.0  # seconds that a line of metrics may be older than its arrival; beyond, the program's own time is wrong
-_LINE_END = re.compile(rb"[\r\n]")
 
 
 class MetricsEntry(NamedTuple):
@@ -141,7 +139,7 @@ class StepReader:
         self._steps = deque(kept, maxlen=WINDOW)
 
     def _lines(self, data: bytes) -> list[bytes]:
-        *lines, rest = _LINE_END.split(self._rest + data)
+        *lines, rest = LINE_END.split(self._rest + data)
         self._rest = rest[-LINE_LIMIT:]
         return lines
 

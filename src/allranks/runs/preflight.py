@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from allranks.errors import ConfigError
-from allranks.protocol.codec import encode, fitting
+from allranks.protocol.codec import SCHEMA, encode, fitting
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_object
 from allranks.settings.secrets import redact_argv, redact_env
 
@@ -14,7 +14,6 @@ from .directory import RunDirectory
 from .documents import PreflightDocument
 from .regular import open_regular
 
-SCHEMA = 1
 LIMIT = 256 << 20  # bytes of saved evidence
 NAME = "preflight.json"
 EXPECTED = "--from takes the evidence/preflight.json of a run."
