@@ -193,15 +193,11 @@ class Questions:
             described = ProfiledRank(
                 rank,
                 places[rank],
-                one.seconds,
-                first,
-                last,
-                stalled=one.stalled,
+                first_step=first,
+                last_step=last,
                 trace=trace,
-                size=one.size,
                 role=controller.context.role.name,
-                note=one.note,
-                error=one.error,
+                **one._asdict(),
             )
             ranks.append(described)
         return ranks

@@ -88,17 +88,7 @@ def add_node(run: RunDirectory, entry: NodeEntry) -> None:
 
 def node_entry(node: Node, node_rank: int | None, role: str = "") -> NodeEntry:
     """Describe a node as run.json has it; `node_rank` is None for one without ranks."""
-    return NodeEntry(
-        node.name,
-        node.index,
-        node.host,
-        node.user,
-        node.port,
-        slots=node.slots,
-        is_local=node.is_local,
-        node_rank=node_rank,
-        role=role,
-    )
+    return NodeEntry(**vars(node), node_rank=node_rank, role=role)
 
 
 def reachable_nodes(entries: Iterable[NodeEntry]) -> list[Node]:
