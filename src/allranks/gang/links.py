@@ -99,8 +99,10 @@ class Beats:
     def start(self, on_error: Callable[[Exception], None], stop: Callable[[str, float], None]) -> None:
         """Begin, for the loop of this thread, which hears of an error, and first of a stop when it has been held."""
         self._beat_at = self._turned_at = time.monotonic()
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._run, args=(loop, on_error, stop), name="beats", daemon=True).start()
+        self._loop = asyncio.get_running_loop()
+        self._on_error = on_error
+        self._ask_to_stop = stop
+        threading.Thread(target=self._run, name="beats", daemon=True).start()
 
     def end(self) -> None:
         """Beat no more."""
@@ -115,38 +117,33 @@ class Beats:
         self._stops = 0
         return not is_late
 
-    def _run(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        on_error: Callable[[Exception], None],
-        stop: Callable[[str, float], None],
-    ) -> None:
+    def _run(self) -> None:
         try:
             while not self._has_ended.wait(min(LOOK_EVERY, max(0.0, self._beat_at + self._every - time.monotonic()))):
                 now = time.monotonic()
                 if now - self._turned_at > LATE:
-                    self._obey_signals(loop, stop)
+                    self._obey_signals()
                 if now >= self._beat_at + self._every:
-                    self._beat(loop)
+                    self._beat()
         except Exception as error:
             if not self._has_ended.is_set():
-                loop.call_soon_threadsafe(on_error, error)
+                self._loop.call_soon_threadsafe(self._on_error, error)
 
-    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _beat(self) -> None:
         now = time.monotonic()
         if now - self._beat_at > self._every + LATE:
             self._late_at = now
         self._beat_at = now
         if now - self._turned_at > MOST_HELD:
             return
-        self._send(loop, PingOrder(time.time()))
+        self._send(PingOrder(time.time()))
 
-    def _send(self, loop: asyncio.AbstractEventLoop, order: Order) -> None:
+    def _send(self, order: Order) -> None:
         for member in tuple(self._members()):
             if member.channel is not None:
-                member.channel.send_past(loop, order)
+                member.channel.send_past(self._loop, order)
 
-    def _obey_signals(self, loop: asyncio.AbstractEventLoop, stop: Callable[[str, float], None]) -> None:
+    def _obey_signals(self) -> None:
         """Have the ranks end at a signal that the thread of the loop cannot handle: it waits for a file.
 
         What is pending for the process is taken and sent to this thread. So its number comes into the pipe from which
@@ -157,7 +154,7 @@ class Beats:
         if pending is not None:
             signal.pthread_kill(threading.get_ident(), pending.si_signo)
         try:
-            numbers = loop._ssock.recv(4096, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # type: ignore[attr-defined] # noqa: SLF001
+            numbers = self._loop._ssock.recv(4096, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # type: ignore[attr-defined] # noqa: SLF001
         except OSError:
             return
         stops = [STOPS[number] for number in numbers if number in STOPS]
@@ -165,8 +162,8 @@ class Beats:
             return
         self._stops = len(stops)
         grace = self.stop_grace if self._stops == 1 else 0.0
-        loop.call_soon_threadsafe(stop, stops[-1], grace)
-        self._send(loop, EndOrder(grace, stops[-1]))
+        self._loop.call_soon_threadsafe(self._ask_to_stop, stops[-1], grace)
+        self._send(EndOrder(grace, stops[-1]))
         line = "note: ranks are asked to end. This command waits for a disk, and ends once that answers\n"
         # Standard error may be a file on that disk.
         threading.Thread(target=os.write, args=(2, line.encode()), name="held", daemon=True).start()
