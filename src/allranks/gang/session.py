@@ -156,8 +156,8 @@ class Session:
     def take_view(self, view: View) -> None:
         """Another view from now on (after the fork of --detach)."""
         self.view = view
-        for session in self.of_roles:
-            session.controller.take_view(view)
+        for controller in self.controllers:
+            controller.take_view(view)
 
     @property
     def of_roles(self) -> list[Session]:
@@ -222,8 +222,8 @@ class Session:
 
     def step_ended(self) -> None:
         """Give up all nodes: the engine's processes there have ended, and every way to them; from any thread."""
-        for session in self.of_roles:
-            self._from_any_thread(session.controller.links.lose_all)
+        for controller in self.controllers:
+            self._from_any_thread(controller.links.lose_all)
 
     def _from_any_thread(self, act: Callable[..., None], *arguments: str) -> None:
         if self._loop is not None:
@@ -232,9 +232,9 @@ class Session:
 
     def pass_signal(self, name: str, source: str = CONTROLLER) -> None:
         """SIGUSR1 or SIGUSR2 is for the ranks, wherever it came to."""
-        for session in self.of_roles:
-            if not source or source in session.controller.links.members:
-                session.controller.feed(UserSignal(name, source))
+        for controller in self.controllers:
+            if not source or source in controller.links.members:
+                controller.feed(UserSignal(name, source))
 
     async def _main(self, on_stop_key: Callable[[Session], None] | None, stop_first: str | None) -> None:
         loop = self._loop = asyncio.get_running_loop()
@@ -264,14 +264,14 @@ class Session:
 
     def stop_all(self, reason: str, grace: float) -> None:
         """End all roles with `grace` seconds for their ranks."""
-        for session in self.of_roles:
-            session.controller.stop(reason, grace)
+        for controller in self.controllers:
+            controller.stop(reason, grace)
 
     def interrupt(self, reason: str) -> None:
         """Once: orderly, ranks may save. Twice: now."""
         self._signals += 1
-        for session in self.of_roles:
-            session.controller.links.beats.stop_grace = 0.0
+        for controller in self.controllers:
+            controller.links.beats.stop_grace = 0.0
         self.stop_all(reason, self.spec.limits.stop_grace if self._signals == 1 else 0.0)
         if self._signals == 1:
             self._shorten("sigterm")
@@ -293,7 +293,7 @@ class Session:
         def shorten(future: asyncio.Future[TimeLeft | None]) -> None:
             left = future.result() if not future.cancelled() and future.exception() is None else None
             asked = self.spec.limits.stop_grace
-            if left is None or left.seconds >= asked or self.controller.gang.roster.state is State.OVER:
+            if left is None or left.seconds >= asked or self.controller.roster.state is State.OVER:
                 return
             if not self._said_time_left:  # every node's task says that the engine ends it
                 self._said_time_left = True
@@ -426,7 +426,7 @@ class Session:
 
     @property
     def _user_stop(self) -> str | None:
-        reason = self.controller.gang.roster.stop_reason
+        reason = self.controller.roster.stop_reason
         return None if reason in OWN else reason
 
     def own_result(self, ended_t: float) -> ResultDocument:
