@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from allranks.cluster.names import bracketed
 from allranks.findings import Finding, place_of
 from allranks.protocol.messages import ReadyMessage
 from allranks.protocol.orders import ReadyOrder
@@ -115,9 +116,7 @@ class ReadyTest:
     def test_on(self, node: str) -> str:
         """Give the ready test as a node makes it."""
         test = fill_roles(self.roster.role.ready, self.roster.context.peers)
-        address = self._address(node)
-        in_url = f"[{address}]" if ":" in address else address
-        return re.sub(r"\{address\}", in_url, test)
+        return re.sub(r"\{address\}", bracketed(self._address(node)), test)
 
     def _address(self, node: str) -> str:
         return self.roster.addresses.get(node, self.roster.master_addr)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from allranks.cluster import Cluster, Node
 from allranks.diagnose.recorded import own_addresses
+from allranks.diagnose.words import short
 from allranks.findings import Finding, Logins, Verdict, typed_here
 from allranks.plan.ranks import NodePlan, Plan
 from allranks.preflight.judge import judge
@@ -20,7 +21,6 @@ from allranks.protocol.plan_facts import NodeFacts, outer_addresses
 from allranks.protocol.run_facts import Fact, NodeLost, Stamped
 from allranks.settings import RunSpec
 from allranks.settings.tools import is_one_process
-from allranks.text import cut
 
 from .members import NodeState, RankState
 from .places import RunContext, collectors, collectors_on, judge_request, setup_order
@@ -88,7 +88,7 @@ class Roster:
 
     def remember_verdict(self, verdict: Verdict) -> None:
         """Keep a failed attempt's verdict in a sentence, for the ranks of the next."""
-        self.last_verdict = cut(" ".join(verdict.finding.message.split()), LONGEST_VERDICT)
+        self.last_verdict = short(verdict.finding.message, LONGEST_VERDICT)
 
     def note_limit(self, limit: float | None) -> None:
         """Keep the shortest limit of the ranks' process groups, in seconds."""

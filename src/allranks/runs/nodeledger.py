@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 from allranks.diagnose.causes import CAUSES, Charge
 from allranks.findings import Finding, Verdict, Where
-from allranks.protocol.codec import SCHEMA, decode, encode
+from allranks.protocol.codec import SCHEMA, decode, document_line
 from allranks.protocol.facts import Identity
 from allranks.protocol.jsontext import DecodeError, read_object
 from allranks.text import count_of, format_ago, join_words
@@ -259,7 +258,7 @@ def _read_line(line: bytes) -> NodeRecord:
 def _line(record: NodeRecord) -> bytes:
     """Write a record, without its message where that is too long; nothing where no reader would take the line."""
     for kept in (record, record._replace(message="")):
-        line = json.dumps({"schema": SCHEMA, **encode(kept)}).encode() + b"\n"
+        line = document_line(kept).encode() + b"\n"
         if len(line) <= LINE_LIMIT:
             return line
     return b""
