@@ -80,25 +80,25 @@ class LogReader:
             begin = self._offsets.get(log.path, 0)
             self._offsets[log.path] = _start_of_last_lines(log.path, begin, count)
 
-    def _end_of(self, path: Path, end: int) -> int:
-        """Return `end`, or where the log ends for this reader."""
-        return end if self._ends is None else min(end, self._ends.get(path, 0))
+    def _read_on(self, log: LogFile, start: int, end: int) -> Iterator[bytes]:
+        """Give what is fresh between two places of a log, up to where it ends for this reader."""
+        if self._ends is not None:
+            end = min(end, self._ends.get(log.path, 0))
+        for at, data in _read(log.path, max(start, self._offsets.get(log.path, 0)), end):
+            self._offsets[log.path] = at + len(data)
+            yield _HOLE.sub(b"\n", data)
 
     def fresh(self) -> Iterator[tuple[str, int, bytes]]:
         """(node, rank, bytes) of everything new, one log after the other."""
         for log in self.files():
-            start = self._offsets.get(log.path, 0)
-            for at, data in _read(log.path, start, self._end_of(log.path, size_of(log.path))):
-                self._offsets[log.path] = at + len(data)
-                yield log.node, log.rank, _HOLE.sub(b"\n", data)
+            for data in self._read_on(log, 0, size_of(log.path)):
+                yield log.node, log.rank, data
 
     def merged(self) -> Iterator[tuple[float, str, int, bytes]]:
         """(time, node, rank, bytes) of everything new, in order of arrival as far as the indexes tell."""
         for t, _, log, block in heapq.merge(*map(_timed, self.files()), key=lambda item: item[:2]):
-            start = max(block.start, self._offsets.get(log.path, 0))
-            for at, data in _read(log.path, start, self._end_of(log.path, block.end)):
-                self._offsets[log.path] = at + len(data)
-                yield t, log.node, log.rank, _HOLE.sub(b"\n", data)
+            for data in self._read_on(log, block.start, block.end):
+                yield t, log.node, log.rank, data
 
 
 def _printing_ranks(run: RunDirectory) -> dict[str, int]:
