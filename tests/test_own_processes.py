@@ -34,14 +34,12 @@ ACCEPTS = {
     "engines/calls.py", "engines/dialled.py", "engines/lent_ssh.py", "fabric/ranks/pairs_suite.py",
     "fabric/ranks/wire.py", "gang/questions.py",
 }  # fmt: skip
-# What opens a file for writing otherwise than by `replacing`, `append` (runs/regular.py) or `open_left`
+# What opens a file for writing otherwise than by `replacing`, `append` (runs/regular.py), `open_left` or `create_file`
 # (agent/files.py), which follow no link that others have planted.
 WRITES = {
     "agent/boot.py": "a node directory that has just been made",
     "agent/prelude.py": "tempfile",
-    "agent/files.py": "`open_left` itself",
-    "agent/import_records.py": "O_EXCL and O_NOFOLLOW",
-    "agent/node_directory.py": "O_EXCL, in a directory of this user's",
+    "agent/files.py": "`open_left` and `create_file` (O_EXCL) themselves",
     "agent/asking.py": "O_EXCL and O_NOFOLLOW",
     "agent/receiver.py": "O_EXCL and O_NOFOLLOW",
     "agent/runner.py": "the rank itself, in its node directory",
@@ -104,7 +102,7 @@ def is_writing(call):
     if name == "os.open":
         return "O_RDONLY" not in words[1] or any(flag in words[1] for flag in ("O_WRONLY", "O_RDWR", "O_CREAT"))
     if name.rpartition(".")[2] in ("open", "fdopen", "ZipFile"):
-        of_a_descriptor = bool(words) and words[0].startswith(("open_left(", "log", "descriptor", "fd"))
+        of_a_descriptor = bool(words) and words[0].startswith(("open_left(", "create_file(", "log", "descriptor", "fd"))
         modes = [word for word in words[:2] + words[len(call.args) :] if MODE.fullmatch(word)]
         return bool(modes) and not of_a_descriptor
     return name.rpartition(".")[2] in WRITING

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from allranks.gang.progress import Progress
 from allranks.gang.steps import LOOKED_AT, StepFinder, StepSeen
-from allranks.protocol.frames import METRICS, RANK_LOG, Stream
+from allranks.protocol.frames import COPIED, METRICS, RANK_LOG, Stream
 from allranks.protocol.run_facts import StepsResumed
 from allranks.runs.documents import RankStatus
 
@@ -153,6 +153,15 @@ def test_a_rank_shows_its_step_rate_and_total(progress: Progress) -> None:
     output(progress, *(f"step {n}/50 loss 2.1\n" for n in (10, 12, 14)))
     assert progress.by_rank() == {0: RankStatus(0, step=14, rate=2.0, last_output=1003.0, total_steps=50)}
     assert progress.first_step_at == 1.0
+
+
+def test_the_end_of_a_file_that_comes_when_a_rank_has_ended_shows_no_step(progress: Progress) -> None:
+    shown = [f"step {n}/50 loss 2.1\n" for n in (10, 12, 14)]
+    output(progress, f"{COPIED.decode()}/w/train.log, to which its command writes\n{shown[0]}", *shown[1:])
+    assert progress.first_step_at is None and progress.slowest_step() is None
+    progress.begin_attempt()
+    output(progress, *shown, at=5.0)
+    assert progress.slowest_step() == 14
 
 
 def test_steps_that_come_all_at_once_after_a_pause_are_no_rate(progress: Progress) -> None:

@@ -113,6 +113,42 @@ def test_a_lack_of_memory_behind_a_pipe_is_named(tmp_path: Path) -> None:
         assert (code, finding["id"], finding["status"]) == (0, "host-out-of-memory", "warn"), result
 
 
+TO_FILE = {
+    "script": "{python} train.py > out_$RANK.log 2>&1",
+    "errors-alone": "{python} train.py 2> out_$RANK.log",
+    "whole-script": "exec >> out_$RANK.log 2>&1\n{python} train.py\necho done",
+    "torchrun": TORCHRUN.replace("{}", "{python}") + " > out_$NODE_RANK.log 2>&1",
+}
+
+
+@pytest.mark.parametrize("script", TO_FILE)
+def test_what_a_script_writes_to_a_file_is_read_at_its_end(tmp_path: Path, script: str) -> None:
+    """Such a rank had `ended with code 1 and printed nothing`, and where the script ended with 0 the run was done."""
+    is_torchrun = script == "torchrun"
+    (tmp_path / "train.py").write_text(RAISES.replace("== 3", "+ 1 == dist.get_world_size()"))
+    (tmp_path / "run.sh").write_text(TO_FILE[script].format(python=sys.executable) + "\n")
+    options = ["--nproc", "2", "--launcher", "command"] if is_torchrun else ["--nproc", "1"]
+    done = forked.call(["run", "--local", "2", *options, "--json", "bash", "run.sh"], cwd=tmp_path)
+    verdict = json.loads(done.stdout)["verdict"]
+    assert (done.returncode, verdict["cause"]) == (1, "program-exception"), verdict
+    named = 3 if is_torchrun else 1
+    assert verdict["message"].startswith(f"rank {named} on local1 raised ValueError: bad batch (train.py:6"), verdict
+    run = next((tmp_path / "runs").glob("run-*"))
+    log = forked.call(["logs", "--rank", str(named), str(run)], cwd=tmp_path).stdout
+    assert f"[allranks] the end of {tmp_path}/out_1.log, to which its command writes" in log
+
+
+def test_what_was_in_that_file_before_says_nothing(tmp_path: Path) -> None:
+    old = "Traceback (most recent call last):\n  File \"old.py\", line 1, in <module>\nKeyError: 'old'\n"
+    (tmp_path / "out_0.log").write_text(old)
+    (tmp_path / "train.py").write_text(ENDED)
+    (tmp_path / "run.sh").write_text(f"{sys.executable} train.py >> out_$RANK.log 2>&1\nexit 3\n")
+    done = forked.call(["run", "--local", "1", "--nproc", "1", "--json", "bash", "run.sh"], cwd=tmp_path)
+    verdict = json.loads(done.stdout)["verdict"]
+    assert done.returncode == 1 and "KeyError" not in verdict["message"], verdict
+    assert "ended with code 3" in verdict["message"], verdict
+
+
 @pytest.mark.parametrize(
     ("script", "options", "last"),
     [(PLAIN, ["--nproc", "1"], 1), (TORCHRUN, ["--nproc", "2", "--launcher", "command"], 3)],

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from allranks.protocol.foreign import CalledGroup, clean_called, clean_error, error_time
-from allranks.protocol.frames import RANK_LOG, Stream
+from allranks.protocol.frames import COPIED, RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_json
 from allranks.protocol.messages import (
     AttemptSummary,
@@ -22,7 +22,7 @@ from allranks.protocol.node_names import BIND, NodeFiles
 from allranks.protocol.orders import RankOrder
 from allranks.protocol.processes import RemainingProcess
 
-from .files import open_left, read_left, read_text
+from .files import open_left, read_left, read_left_from, read_text, write_all
 from .forking import Forking
 from .processes import (
     END_SECONDS,
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 ERROR_FILE_LIMIT = 128 << 10
 CALLS_FILE_LIMIT = 1 << 20
+WRITTEN = 8 << 10  # bytes of the end of a file that a script's program writes; a pipe holds them (pipe(7))
+TRACEBACK = b"Traceback (most recent call last):"
 NOTING = 0.5  # seconds: a rank needs some 50 ms to note 2,000 calls
 NOTING_TICK = 0.02
 
@@ -116,7 +118,31 @@ class RankAttempt:
             if status is None or rank.exit is not None:
                 continue
             rank.exit = self._exit(rank.rank, status, rank.error_files)
+            if not (rank.exit.expected or rank.starts_ranks):
+                self._add_written(rank, rank.exit.code == 0)
             self._tell(rank.exit)
+
+    def _add_written(self, rank: Rank, is_success: bool) -> None:
+        """Add the end of the file to which a script's program has written: the script itself may have printed nothing.
+
+        After a success only where an exception stands there, which the script may have hidden."""
+        written = self.worlds.written(rank.ranks, len(self.ranks) == 1)
+        if written is None:
+            return
+        path, start = written
+        text = read_left_from(path, start, WRITTEN)
+        if not text or (is_success and TRACEBACK not in text):
+            return
+        while rank.pipe >= 0 and self.pump(rank):  # what the script has printed comes before
+            pass
+        spool = self._node.outlet.spool(self._stream(rank))
+        assert spool is not None
+        source, target = os.pipe()
+        write_all(target, COPIED + os.fsencode(path) + b", to which its command writes\n" + text)
+        os.close(target)
+        while spool.pump(source):
+            pass
+        os.close(source)
 
     def observe(self) -> None:
         """Tell what the kernel shows of the ranks' processes, and of the worlds below them."""

@@ -87,6 +87,25 @@ def read_left(path: str, limit: int = LIMIT) -> str:
         return ""
 
 
+def read_left_from(path: str, start: int, limit: int) -> bytes:
+    """Give the last `limit` bytes of a file that a program has left, from `start` on; none where it cannot be read.
+
+    Of a file that has become shorter since, all counts. A first line that is cut is left out."""
+    try:
+        with open(open_left(path), "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            if start > size:
+                start = 0
+            begin = max(start, size - limit)
+            file.seek(begin)
+            data = file.read(limit)
+    except OSError:
+        return b""
+    if begin > start:
+        data = data.partition(b"\n")[2]
+    return data
+
+
 def read_link(path: str) -> str:
     """Give the target of a symbolic link; none where it cannot be read."""
     try:

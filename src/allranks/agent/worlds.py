@@ -21,7 +21,7 @@ from allranks.protocol.messages import MOST_LEFT, MOST_WORLDS, WorldMessage
 from allranks.protocol.node_names import FIRST_RANK
 from allranks.protocol.orders import MOST_RANKS
 
-from .files import read_text
+from .files import read_link, read_text, size_of
 from .portowner import connections_to
 from .processes import Process, command_line, descendants, environment_of, open_names, read_process
 
@@ -55,6 +55,7 @@ class Worlds:
         self._ranks: Dict[World, Set[int]] = {}
         self._members: Dict[World, Dict[Tuple[int, int], int]] = {}  # ranks by process
         self._told: Dict[World, WorldMessage] = {}
+        self._written: Dict[int, Tuple[str, int]] = {}  # by rank
         self._settled = False
 
     def given(self, environment: Mapping[str, str]) -> None:
@@ -115,6 +116,7 @@ class Worlds:
         if member in self._given:
             if _may_train(command_line(process.pid), self._node_dir):
                 self._inheriting[process.pid, process.start] = member
+                self._note_written(process.pid, member[1])
             return
         world, rank = member
         is_new = world not in self._told
@@ -128,6 +130,22 @@ class Worlds:
             self._told[world] = self._told[world]._replace(program=program, is_all=above not in living)
         self._ranks[world].add(rank)
         self._members[world][process.pid, process.start] = rank
+        self._note_written(process.pid, rank)
+
+    def _note_written(self, pid: int, rank: int) -> None:
+        for number in (1, 2):  # errors count, where they have a file of their own
+            path = read_link("/proc/%d/fd/%d" % (pid, number))
+            if os.path.isfile(path) and self._written.get(rank, ("", 0))[0] != path:
+                self._written[rank] = (path, size_of(path))
+
+    def written(self, ranks: Sequence[int], is_alone: bool) -> Optional[Tuple[str, int]]:
+        """Give the file to which the program of a script writes its output or errors, and what it had when it was seen.
+
+        `ranks` are those of the script. Where it `is_alone` on its node, it may have started others."""
+        known = [self._written[rank] for rank in ranks if rank in self._written]
+        if is_alone:
+            known += self._written.values()
+        return next(iter(known), None)
 
     def _find_joined(self) -> None:
         joined = {(world, rank) for world, ranks in self._ranks.items() for rank in ranks}

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from allranks.protocol.codec import decode_parts
-from allranks.protocol.frames import METRICS, RANK_LOG, Stream
+from allranks.protocol.frames import COPIED, METRICS, RANK_LOG, Stream
 from allranks.protocol.jsontext import DecodeError, JsonObject, read_metrics
 from allranks.protocol.orders import LARGEST_STEP
 from allranks.protocol.run_facts import StepsResumed, StepsSeen
@@ -203,6 +203,7 @@ class Progress:
         self._finders: dict[int, StepFinder] = {}
         self._counts = CollectiveCounts()
         self._readers: dict[int, StepReader] = {}
+        self._copied: set[int] = set()  # ranks that have ended, and of which the end of a file came
         self._last_output: dict[int, float] = {}
         self._changed = False
         self._late_until = 0.0
@@ -219,6 +220,7 @@ class Progress:
         if self.origin is None:
             self.origin = self._first()
         self._readers.clear()
+        self._copied.clear()
         self._last_output.clear()
         self.span = StepSpan(self.reached)
         self._counts = CollectiveCounts()
@@ -277,6 +279,9 @@ class Progress:
             for step, made in steps:
                 corrected = made - ahead
                 self._note(stream.rank, step, now, corrected if t - OLDEST <= corrected <= t else t)
+            return
+        if stream.rank in self._copied or COPIED in data:
+            self._copied.add(stream.rank)  # it was written before, and shows no step of now
             return
         if self._recognises:
             if stream.rank not in self._finders:

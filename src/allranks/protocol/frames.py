@@ -48,6 +48,9 @@ FOLLOWED = {
     "trace": TRACE,
 }
 
+# Begins a line of a rank's log before what a script's program has written to a file of its own.
+COPIED = b"[allranks] the end of "
+
 _HEAD = struct.Struct(">IB")
 _OUTPUT = struct.Struct(">BIHQ")
 

@@ -125,7 +125,7 @@ def is_one_process(launcher: str, command: Sequence[str]) -> bool:
 
 def is_program(command: Sequence[str]) -> bool:
     """Tell whether a command is neither Python's nor a launcher's: a shell script, which has ways to hide a failure."""
-    return read_tool(command) is None and read_command(command).kind == "program"
+    return bool(command) and read_tool(command) is None and read_command(command).kind == "program"
 
 
 def node_rank_in(command: Sequence[str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from allranks.settings.tools import is_program
 from allranks.text import name_with, plural, with_reason
 
 from ..candidate import Candidate, Strength
@@ -351,6 +352,8 @@ def _exited(incident: Incident, group: AlikeFailures) -> Candidate:
         return Candidate(cause, 0.6, f"{message}, its last line: {last}{threads}")
     message = name_with(f"ended with code {code} and printed nothing", group.pid) + threads
     remedy = f"look for sys.exit({code}) and os._exit({code}) in the program and in what it calls"
+    if is_program(incident.command):
+        remedy = "see where the command sends its output (`>`, `2>&1`, `&>`), and read that file"
     return Candidate(cause, 0.6, message, remedy)
 
 
