@@ -125,6 +125,34 @@ def test_a_program_of_a_script_that_is_connected_to_the_master(tmp_path: Path) -
                 process.wait()
 
 
+def test_the_file_to_which_a_program_of_a_script_writes(tmp_path: Path) -> None:
+    """Not a file of the same name that is another: in a container it may be."""
+    worlds = Worlds(3, lambda message: None, str(tmp_path / "node"))
+    program = tmp_path / "train.py"
+    program.write_text("import time; time.sleep(600)")
+    processes = []
+    logs = [tmp_path / f"{rank}.log" for rank in range(3)]
+    try:
+        for rank, log in enumerate(logs):
+            log.write_text("of the run before\n")
+            given = {**GIVEN, "RANK": str(rank)}
+            worlds.given(given)
+            output = log.open("a") if rank else subprocess.DEVNULL
+            command = [sys.executable, str(program)]
+            processes.append(subprocess.Popen(command, env={**os.environ, **given}, stdout=output, stderr=output))
+        logs[2].unlink()
+        logs[2].write_text("another file\n")
+        wait_until(lambda: worlds.look(running=True) or len(pids(worlds)) == 3)
+        worlds.look(running=True)
+        written = [worlds.written([rank], is_alone=False) for rank in range(3)]
+        assert written == [None, (str(logs[1]), len("of the run before\n")), None]
+        assert worlds.written([7], is_alone=True) == written[1] and worlds.written([7], is_alone=False) is None
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def test_a_world_of_processes_that_the_program_has_started() -> None:
     told: list[WorldMessage] = []
     worlds = Worlds(3, told.append, NODE_DIR)

@@ -134,8 +134,9 @@ class Worlds:
 
     def _note_written(self, pid: int, rank: int) -> None:
         for number in (1, 2):  # errors count, where they have a file of their own
-            path = read_link("/proc/%d/fd/%d" % (pid, number))
-            if os.path.isfile(path) and self._written.get(rank, ("", 0))[0] != path:
+            link = "/proc/%d/fd/%d" % (pid, number)
+            path = read_link(link)
+            if _is_file(link, path) and self._written.get(rank, ("", 0))[0] != path:
                 self._written[rank] = (path, size_of(path))
 
     def written(self, ranks: Sequence[int], is_alone: bool) -> Optional[Tuple[str, int]]:
@@ -192,6 +193,14 @@ class Worlds:
         self._members[world] = {}
         self._told[world] = WorldMessage(self._attempt, len(self._told), world[0], here=0, is_own=is_own)
         return True
+
+
+def _is_file(link: str, path: str) -> bool:
+    """Tell whether an open file is that of its name here: in a container the name may be another file's."""
+    try:
+        return os.path.isfile(path) and os.path.samefile(link, path)
+    except OSError:
+        return False
 
 
 def _connected(world: World) -> Set[str]:
