@@ -113,6 +113,20 @@ def test_a_host_that_is_down_is_named_and_the_other_comes(ended: Launch, tmp_pat
     assert "h2" in nodes["h2"]["error"]
 
 
+def test_a_run_that_left_nothing_has_nothing_to_fetch(launch: Launch, tmp_path: Path) -> None:
+    """Each node was a failure: `… is not a directory`. It is one where the run's end has named files there."""
+    script = launch.work / "idle.py"
+    script.write_text("print('over')\n")
+    result = launch.start([str(script)]).result()
+    assert (result["exit"], result["outputs"]) == (0, {})
+    done = launch.call("fetch", "--output", str(tmp_path / "to"))
+    assert (done.returncode, done.stdout) == (0, "h1  nothing\nh2  nothing\n"), done.stderr
+    result["outputs"] = {"h1": "/tmp/allranks-0/gone", "h2": "/tmp/allranks-0/gone"}
+    (launch.run_dir / "result.json").write_text(json.dumps(result))
+    done = launch.call("fetch", "--output", str(tmp_path / "to"))
+    assert done.returncode == 4 and "something on the node has removed it" in done.stderr, done.stderr
+
+
 SHARDS = """
 import os
 import torch

@@ -48,7 +48,7 @@ def _list(root: str) -> None:
             write_all(1, pack_message(ListedMessage(tuple(batch))))
             batch = []
     error = "" if os.path.isdir(root) else "%s is not a directory, or cannot be read" % root
-    write_all(1, pack_message(ListedMessage(tuple(batch), True, skipped, error)))
+    write_all(1, pack_message(ListedMessage(tuple(batch), True, skipped, error, not os.path.lexists(root))))
 
 
 def _files(root: str) -> Iterator[Optional[OutputFile]]:

@@ -77,7 +77,7 @@ def command(
     settle(run_dir, time.time())
     why = out_of_reach(run_dir)
     if why:
-        where = "; ".join(f"{node}: {path}" for node, path in sorted(_sources(run_dir).items()))
+        where = "; ".join(f"{node}: {path}" for node, path in sorted((_kept(run_dir) or _temporary(run_dir)).items()))
         kept = f". Its files are in {where}" if where else ""
         raise UsageError(f"{why}{kept}\nhint: start it with --output-dir on a shared disk")
     landing = Path(output) if output is not None else run_dir.outputs
@@ -145,11 +145,14 @@ def _say_merged(nodes: Sequence[NodeFetch], tree: Path, differing: Sequence[str]
         _say(f"  and {count_of(len(differing) - MOST_NAMED, 'other file')} that differ")
 
 
-def _sources(run: RunDirectory) -> Mapping[str, str]:
-    """Return where the outputs of each node lie, as the end of the run says, else as its ranks were started."""
+def _kept(run: RunDirectory) -> Mapping[str, str]:
+    """Return where the outputs of each node lie, as the end of the run says."""
     result = run.read_result()
-    if result is not None and result.outputs:
-        return result.outputs
+    return {} if result is None else result.outputs
+
+
+def _temporary(run: RunDirectory) -> Mapping[str, str]:
+    """Return where the outputs of each node lie, as its ranks were started."""
     temporary = [noted.fact.nodes for noted in of_kind(run.read_facts(all_roles=True)[0], OutputsTemporary)]
     return temporary[-1] if temporary else {}
 
@@ -159,7 +162,8 @@ def to_fetch(run: RunDirectory, landing: Path) -> list[NodeFetch]:
     document = read_from_here(run)
     shared = from_document(document.spec).places.output_dir
     here = os.path.realpath(run.outputs)
-    sources = _sources(run)
+    kept = _kept(run)
+    sources = kept or _temporary(run)  # where it has no end, or left nothing
     nodes: list[NodeFetch] = []
     for node in reachable_nodes(document.nodes):
         source = sources.get(node.name)
@@ -169,7 +173,7 @@ def to_fetch(run: RunDirectory, landing: Path) -> list[NodeFetch]:
             continue
         if shared is not None and source == shared and nodes:
             continue
-        nodes.append(NodeFetch(node, source, landing / node_folder(node.index, node.name)))
+        nodes.append(NodeFetch(node, source, landing / node_folder(node.index, node.name), node.name in kept))
     return nodes
 
 

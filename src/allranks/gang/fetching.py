@@ -48,16 +48,23 @@ class FetchedFiles:
 
 @dataclass
 class NodeFetch:
-    """The outputs of a node. `failure`: why it gave no more. `listed` are the files that the pattern matches."""
+    """The outputs of a node. `failure`: why it gave no more. `listed` are the files that the pattern matches.
+
+    `is_kept`: the end of the run has named them. Else a node that has ended well left nothing.
+    """
 
     node: Node
     root: str
     landing: Path
+    is_kept: bool = True
     listed: list[OutputFile] = field(default_factory=list)
     came: FetchedFiles = field(default_factory=FetchedFiles)
     resumed_bytes: int = 0
     failure: str = ""
     remedy: str = ""
+
+
+GONE = "it was there when the run ended: something on the node has removed it, or who may read it has changed"
 
 
 class FetchFailed(Exception):
@@ -75,6 +82,7 @@ class _Question:
         self._node = node
         self._take = take
         self._heard = time.monotonic()
+        self._remedy = ""
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._session = NodeSession(node, transport, self._receive)
 
@@ -86,6 +94,7 @@ class _Question:
             if self._take(received):
                 self._end("")
         except FetchFailed as error:
+            self._remedy = error.remedy
             self._end(f"{self._node.name}: {error}")
         except OSError as error:
             self._end(f"cannot write what {self._node.name} sends: {error.strerror}")
@@ -110,7 +119,7 @@ class _Question:
         finally:
             self._session.close()
         if self._over.result():
-            raise FetchFailed(self._over.result())
+            raise FetchFailed(self._over.result(), self._remedy)
 
 
 def read_list(message: OutputFrame | Message, into: NodeFetch, pattern: str | None) -> bool:
@@ -119,8 +128,10 @@ def read_list(message: OutputFrame | Message, into: NodeFetch, pattern: str | No
         raise FetchFailed("it sent bytes in the place of a list")
     if not isinstance(message, ListedMessage):
         raise FetchFailed("it did not answer the question that it was asked")
+    if message.is_absent and not into.is_kept:
+        return True
     if message.error:
-        raise FetchFailed(message.error)
+        raise FetchFailed(message.error, GONE if into.is_kept else "")
     for file in message.files:
         if len(into.listed) + len(into.came.refused) >= MOST_FILES:
             raise FetchFailed(f"it lists more than {MOST_FILES:,} files")

@@ -414,12 +414,15 @@ class OutputFile(NamedTuple):
 
 
 class ListedMessage(NamedTuple):
-    """Files of a run's outputs; `last`: no others follow. `skipped` are links, pipes, and files beyond the limit."""
+    """Files of a run's outputs; `last`: no others follow. `skipped` are links, pipes, and files beyond the limit.
+
+    `is_absent`: the directory is not there, which `error` says too."""
 
     files: Tuple[OutputFile, ...] = ()
     last: bool = False
     skipped: int = 0
     error: str = ""
+    is_absent: bool = False
 
 
 class SentMessage(NamedTuple):
