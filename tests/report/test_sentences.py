@@ -20,7 +20,7 @@ from allranks.report.ledgerwords import PARTS, goodput_line, ledger_rows
 from allranks.report.live import LiveView
 from allranks.report.nodetable import node_line, table_lines, time_text
 from allranks.report.sentences import closing_lines, event_line, verdict_lines
-from allranks.report.testview import TestView
+from allranks.report.testview import TestView, end_of_test
 from allranks.runs.documents import (
     NodeStatus,
     RankStatus,
@@ -126,6 +126,14 @@ def test_a_restart_starts_the_rate_anew():
     reader.metrics(b'{"step": 90, "t": 1.0}\n{"step": 100, "t": 2.0}\n', 2.0, refused.append, ignore)
     reader.metrics(b'{"step": 1, "t": 9.0}\n', 9.0, refused.append, ignore)
     assert (reader.step, reader.rate, refused) == (1, None, [])
+
+
+@pytest.mark.parametrize(
+    ("code", "word"), [(0, "passed"), (3, "failed"), (5, "failed"), (130, "stopped by Ctrl-C"), (143, "stopped")]
+)
+def test_a_test_that_was_stopped_has_not_failed(code: int, word: str) -> None:
+    result = result_record({"exit": code, "directory": "runs/t", "timing": {"total": 2.0}})
+    assert end_of_test(result)[-1] == f"{word} after 2.0 s (exit {code}), report in runs/t"
 
 
 ATTEMPTS = [

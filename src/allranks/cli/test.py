@@ -34,7 +34,7 @@ from allranks.preflight.typed_facts import Facts
 from allranks.protocol.codec import document_line
 from allranks.report import can_write_pages
 from allranks.report.live import OutputView
-from allranks.report.sentences import finding_line
+from allranks.report.sentences import end_word, finding_line
 from allranks.report.testview import FailureView, TestView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import GroupResult, ResultDocument, StageResult, SuiteResult, suite_result
@@ -218,7 +218,7 @@ class Staged:
             started=self._started,
         )
         save_suite(self._run, result, self._printing.as_json)
-        word = "passed" if code == exitcodes.DONE else "failed"
+        word = end_word(code, "passed")
         seconds = time.monotonic() - self._began
         closing = f"\n{meaning}\n{word} after {seconds:.1f} s (exit {code}). The report is in {self._run.path}"
         self._say(closing, code != exitcodes.DONE)

@@ -404,14 +404,18 @@ def closing_lines(result: ResultDocument) -> list[str]:
     lines += _role_lines(result)
     if result.time_ledger is not None and (goodput := goodput_line(result.time_ledger, len(result.attempts))):
         lines.append(f"goodput   {goodput}")
-    word = {DONE: "done", CTRL_C: "stopped by Ctrl-C", TERMINATED: "stopped"}.get(result.exit, "failed")
     after = f"after {result.timing.total or 0.0:.1f} s"
     if len(result.attempts) > 1:
         after += f", {count_of(len(result.attempts), 'attempt')}"
     logs = f", logs in {result.directory}/logs"
     if not result.directory:
         logs = ". Its run directory was removed, and the logs with it"
-    return [*lines, f"{word} {after} (exit {result.exit}){logs}"]
+    return [*lines, f"{end_word(result.exit, 'done')} {after} (exit {result.exit}){logs}"]
+
+
+def end_word(code: int, success: str) -> str:
+    """Say how a run or a test has ended, by its exit code: `stopped by Ctrl-C`, `failed`, or what a success is."""
+    return {DONE: success, CTRL_C: "stopped by Ctrl-C", TERMINATED: "stopped"}.get(code, "failed")
 
 
 def _outputs_lines(result: ResultDocument) -> list[str]:

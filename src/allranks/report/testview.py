@@ -19,7 +19,7 @@ from allranks.protocol.run_facts import (
 from allranks.runs.documents import ResultDocument, RunOpened, SuiteResult
 
 from .live import LiveView, OutputView
-from .sentences import left_lines, verdict_lines
+from .sentences import end_word, left_lines, verdict_lines
 
 SHOWN = (WorkingTree, GateProved, Finding, PlainNote, NodeSilent, NodeBack, NodeLost)
 UNNAMED = "  cause   unknown"  # of no label's kind: the sentence says what it is
@@ -88,6 +88,5 @@ def end_of_test(result: ResultDocument) -> list[str]:
     lines += left_lines(result.left)
     if isinstance(result, SuiteResult) and result.meaning:
         lines += ["", result.meaning]
-    word = "passed" if result.exit == 0 else "failed"
-    ended = f"{word} after {result.timing.total or 0.0:.1f} s (exit {result.exit})"
+    ended = f"{end_word(result.exit, 'passed')} after {result.timing.total or 0.0:.1f} s (exit {result.exit})"
     return [*lines, f"{ended}, report in {result.directory}"]
