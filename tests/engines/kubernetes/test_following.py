@@ -25,6 +25,7 @@ from allranks.report.live import LiveView
 from allranks.runs.directory import RunDirectory
 from allranks.runs.documents import ResultDocument
 from allranks.runs.view import View
+from allranks.settings import RunSpec
 
 pytestmark = pytest.mark.processes
 
@@ -343,3 +344,24 @@ def test_a_run_that_a_queue_holds_says_so(followed: Followed, labels: dict[str, 
     assert said == [
         f"0 of 2 pods have started, as the run is suspended: {why}", "0 of 2 pods have started; 2 pods: not made yet",
     ]  # fmt: skip
+
+
+def test_ctrl_c_while_the_objects_are_made_removes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run was orphaned, and what kubectl had made until then stayed."""
+    asked: list[str] = []
+
+    def call(kubectl: Kubectl, *words: str, stdin: str | None = None, patience: float = 60.0) -> str:
+        asked.append(words[0])
+        if words[0] == "create":
+            raise KeyboardInterrupt
+        return ""
+
+    monkeypatch.setattr(Kubectl, "require", lambda: None)
+    monkeypatch.setattr(Kubectl, "call", call)
+    spec = RunSpec().changed(k8s=True, nodes=2, nproc=1, image="i", runs_dir=str(tmp_path), command=("t.py",))
+    with pytest.raises(KeyboardInterrupt):
+        following.PodsLaunch(spec).start(View())
+    (path,) = tmp_path.iterdir()
+    run = RunDirectory(path)
+    assert (run.state(), (run.read_document("result.json") or {})["exit"]) == ("stopped", 130)
+    assert "delete" in asked

@@ -26,7 +26,7 @@ from allranks.diagnose.pod_states import (
     waiting,
 )
 from allranks.errors import AllranksError, NodeError, UsageError
-from allranks.exitcodes import DONE, NODE_FAILED, PROGRAM_FAILED
+from allranks.exitcodes import CTRL_C, DONE, NODE_FAILED, PROGRAM_FAILED
 from allranks.findings import Finding, Verdict, Where
 from allranks.plan.environment import forwarded
 from allranks.plan.render.kubernetes import manifests, pod_names, pod_settings, secret_manifest
@@ -498,7 +498,10 @@ class PodsLaunch:
         return yaml_text(shown, head).rstrip("\n")
 
     def start(self, view: View) -> PodsFollower:
-        """Make the objects. Raise NotStarted where the cluster refuses one: the run's end is written then."""
+        """Make the objects. Raise NotStarted where the cluster refuses one: the run's end is written then.
+
+        A Ctrl-C meanwhile removes what was made.
+        """
         Kubectl.require()
         spec = self._spec
         place = PodsOfRun(
@@ -516,6 +519,10 @@ class PodsLaunch:
             kubectl.create([*secret_objects(self.job, os.environ), *self._objects])
         except KubectlError as error:
             raise self._refused(run, kubectl, error) from None
+        except KeyboardInterrupt:
+            result = dataclasses.replace(least_result(run, CTRL_C, None), left=self._remove(kubectl))
+            write_result(run, result, stopped=True)
+            raise
         except AllranksError:
             shutil.rmtree(run.path, ignore_errors=True)  # kubectl's own configuration is wrong: no cluster was asked
             raise
@@ -527,10 +534,13 @@ class PodsLaunch:
         finding = refusal(error.reason)
         left: Left = {}
         if error.made or not not_reached(error.reason):
-            left = left_objects(self.job.name, kubectl.remove_all(self.job.name, self.job.spec.cloud.kind))
+            left = self._remove(kubectl)
         result = dataclasses.replace(least_result(run, NODE_FAILED, Verdict(finding, finding.id, 0.95)), left=left)
         write_result(run, result, stopped=False)
         return NotStarted(run, result)
+
+    def _remove(self, kubectl: Kubectl) -> Left:
+        return left_objects(self.job.name, kubectl.remove_all(self.job.name, self.job.spec.cloud.kind))
 
 
 def secret_objects(job: PodJob, environ: Mapping[str, str]) -> list[Document]:
