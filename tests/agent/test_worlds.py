@@ -153,6 +153,27 @@ def test_the_file_to_which_a_program_of_a_script_writes(tmp_path: Path) -> None:
             process.wait()
 
 
+def test_the_file_of_errors_counts_from_where_it_stood_when_it_was_first_seen(tmp_path: Path) -> None:
+    """Each look began anew where standard output had another file."""
+    worlds = Worlds(3, lambda message: None, str(tmp_path / "node"))
+    program = tmp_path / "train.py"
+    program.write_text("import time; time.sleep(600)")
+    worlds.given(GIVEN)
+    output, errors = (tmp_path / "out.log").open("a"), (tmp_path / "err.log").open("a")
+    command = [sys.executable, str(program)]
+    process = subprocess.Popen(command, env={**os.environ, **GIVEN}, stdout=output, stderr=errors)
+    try:
+        wait_until(lambda: worlds.look(running=True) or pids(worlds))
+        for file in (output, errors):
+            print("Traceback", file=file, flush=True)
+        for _ in range(4):
+            worlds.look(running=True)
+        assert worlds.written([int(GIVEN["RANK"])], is_alone=False) == (errors.name, 0)
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_world_of_processes_that_the_program_has_started() -> None:
     told: list[WorldMessage] = []
     worlds = Worlds(3, told.append, NODE_DIR)

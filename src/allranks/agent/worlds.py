@@ -55,7 +55,7 @@ class Worlds:
         self._ranks: Dict[World, Set[int]] = {}
         self._members: Dict[World, Dict[Tuple[int, int], int]] = {}  # ranks by process
         self._told: Dict[World, WorldMessage] = {}
-        self._written: Dict[int, Tuple[str, int]] = {}  # by rank
+        self._written: Dict[int, Tuple[str, int]] = {}  # by rank its program's file, and the size when it was seen
         self._settled = False
 
     def given(self, environment: Mapping[str, str]) -> None:
@@ -133,11 +133,15 @@ class Worlds:
         self._note_written(process.pid, rank)
 
     def _note_written(self, pid: int, rank: int) -> None:
-        for number in (1, 2):  # errors count, where they have a file of their own
+        known, _ = self._written.get(rank, ("", 0))
+        for number in (2, 1):  # errors count, where they have a file of their own
             link = "/proc/%d/fd/%d" % (pid, number)
             path = read_link(link)
-            if _is_file(link, path) and self._written.get(rank, ("", 0))[0] != path:
+            if path == known:
+                return
+            if _is_file(link, path):
                 self._written[rank] = (path, size_of(path))
+                return
 
     def written(self, ranks: Sequence[int], is_alone: bool) -> Optional[Tuple[str, int]]:
         """Give the file to which the program of a script writes its output or errors, and what it had when it was seen.
