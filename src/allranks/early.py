@@ -49,7 +49,7 @@ def take_back() -> None:
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
-class Held:
+class HeldCtrlC:
     """Ctrl-C held back in a `with` block that must not be half done: KeyboardInterrupt comes at its end."""
 
     def __enter__(self) -> None:

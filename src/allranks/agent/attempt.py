@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 ERROR_FILE_LIMIT = 128 << 10
 CALLS_FILE_LIMIT = 1 << 20
 WRITTEN = 8 << 10  # bytes of the end of a file that a script's program writes; a pipe holds them (pipe(7))
+RAISED = 1 << 8  # the wait status of a Python that an exception has ended
 TRACEBACK = b"Traceback (most recent call last):"
 NOTING = 0.5  # seconds: a rank needs some 50 ms to note 2,000 calls
 NOTING_TICK = 0.02
@@ -137,7 +138,7 @@ class RankAttempt:
             pass
         spool = self._node.outlet.spool(self._stream(rank))
         assert spool is not None
-        source, target = os.pipe()
+        source, target = os.pipe()  # as what a rank prints comes: on a full disk it is held or counted alike
         write_all(target, COPIED + os.fsencode(path) + b", to which its command writes\n" + text)
         os.close(target)
         while spool.pump(source):
@@ -292,9 +293,6 @@ class RankAttempt:
         ranks = {r.rank: RankSummary(r.process.pid, r.exit) for r in self.ranks.values()}
         awaited = () if self.ending else self.awaited
         return AttemptSummary(self.number, ranks, self.ending, self.signals, awaited, self.worlds.told())
-
-
-RAISED = 1 << 8  # the wait status of a Python that an exception has ended
 
 
 def _first_error(paths: Sequence[str]) -> Optional[JsonObject]:

@@ -77,14 +77,14 @@ def command(
     settle(run_dir, time.time())
     why = out_of_reach(run_dir)
     if why:
-        where = "; ".join(f"{node}: {path}" for node, path in sorted((_kept(run_dir) or _temporary(run_dir)).items()))
+        where = "; ".join(f"{node}: {path}" for node, path in sorted(_sources(run_dir)[0].items()))
         kept = f". Its files are in {where}" if where else ""
         raise UsageError(f"{why}{kept}\nhint: start it with --output-dir on a shared disk")
     landing = Path(output) if output is not None else run_dir.outputs
     nodes = to_fetch(run_dir, landing)
     if not nodes:
         report = FetchReport(run_dir.name, DONE, [], dry_run)
-        words = f"{run_dir.name}: no node has outputs that are not in {run_dir.path}/outputs"
+        words = f"{run_dir.name}: no node has outputs that are not in {run_dir.outputs}"
         print(document_line(report) if json_ else words)
         return DONE
     spec = from_document(run_dir.read_run().spec)
@@ -145,16 +145,13 @@ def _say_merged(nodes: Sequence[NodeFetch], tree: Path, differing: Sequence[str]
         _say(f"  and {count_of(len(differing) - MOST_NAMED, 'other file')} that differ")
 
 
-def _kept(run: RunDirectory) -> Mapping[str, str]:
-    """Return where the outputs of each node lie, as the end of the run says."""
+def _sources(run: RunDirectory) -> tuple[Mapping[str, str], bool]:
+    """Return where the outputs of each node lie, and whether the end of the run says so: else as its ranks started."""
     result = run.read_result()
-    return {} if result is None else result.outputs
-
-
-def _temporary(run: RunDirectory) -> Mapping[str, str]:
-    """Return where the outputs of each node lie, as its ranks were started."""
+    if result is not None and result.outputs:
+        return result.outputs, True
     temporary = [noted.fact.nodes for noted in of_kind(run.read_facts(all_roles=True)[0], OutputsTemporary)]
-    return temporary[-1] if temporary else {}
+    return temporary[-1] if temporary else {}, False
 
 
 def to_fetch(run: RunDirectory, landing: Path) -> list[NodeFetch]:
@@ -162,8 +159,7 @@ def to_fetch(run: RunDirectory, landing: Path) -> list[NodeFetch]:
     document = read_from_here(run)
     shared = from_document(document.spec).places.output_dir
     here = os.path.realpath(run.outputs)
-    kept = _kept(run)
-    sources = kept or _temporary(run)  # where it has no end, or left nothing
+    sources, is_kept = _sources(run)
     nodes: list[NodeFetch] = []
     for node in reachable_nodes(document.nodes):
         source = sources.get(node.name)
@@ -173,7 +169,7 @@ def to_fetch(run: RunDirectory, landing: Path) -> list[NodeFetch]:
             continue
         if shared is not None and source == shared and nodes:
             continue
-        nodes.append(NodeFetch(node, source, landing / node_folder(node.index, node.name), node.name in kept))
+        nodes.append(NodeFetch(node, source, landing / node_folder(node.index, node.name), is_kept))
     return nodes
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from allranks.engines import settle
 from allranks.exitcodes import DONE
 from allranks.findings import Finding
+from allranks.protocol.frames import METRICS
 from allranks.protocol.jsontext import DecodeError, Json, read_metrics
 from allranks.protocol.run_facts import AttemptStart, Fact, Stamped
 from allranks.report.fullscreen import FullScreen, is_interactive
@@ -44,7 +45,7 @@ class RunWatch:
         self.events: deque[Stamped[Fact]] = deque(maxlen=EVENTS_KEPT)
         self._warnings: dict[str, None] = {}
         self._offset = max(0, size_of(run.path / "events.jsonl") - EVENTS_READ)
-        self._metrics = run.outputs / "rank_00_metrics.jsonl"
+        self._metrics = run.log_path(0, "", METRICS, 0, 0)
         self._metrics_size = 0
         self.loss: float | None = None
 

@@ -108,7 +108,7 @@ class DryRun:
 
     def __init__(self, spec: RunSpec, cluster: Cluster, role: Role, controller: str = "") -> None:
         run = f"{spec.places.name}-<time>"
-        outputs = os.path.join(os.path.abspath(spec.places.runs_dir), run, "outputs")
+        outputs = os.path.join(os.path.abspath(spec.places.runs_dir), run, names.OUTPUTS)
         context = make_context(spec, cluster, os.environ, os.getcwd(), RunContext(run, "<uid>", "", "", outputs), ())
         tree = list_tree(spec, os.getcwd()).tree if spec.launch.sync else None
         self._spec = spec

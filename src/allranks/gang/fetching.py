@@ -82,8 +82,7 @@ class _Question:
         self._node = node
         self._take = take
         self._heard = time.monotonic()
-        self._remedy = ""
-        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[FetchFailed | None] = asyncio.get_running_loop().create_future()
         self._session = NodeSession(node, transport, self._receive)
 
     def _receive(self, received: OutputFrame | Message) -> None:
@@ -92,16 +91,15 @@ class _Question:
             return
         try:
             if self._take(received):
-                self._end("")
+                self._end()
         except FetchFailed as error:
-            self._remedy = error.remedy
-            self._end(f"{self._node.name}: {error}")
+            self._end(f"{self._node.name}: {error}", error.remedy)
         except OSError as error:
             self._end(f"cannot write what {self._node.name} sends: {error.strerror}")
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str = "", remedy: str = "") -> None:
         if not self._over.done():
-            self._over.set_result(why)
+            self._over.set_result(FetchFailed(why, remedy) if why else None)
 
     async def ask(self, header: FetchHeader, seconds: float) -> None:
         """Wait for the end of the answer; raise FetchFailed."""
@@ -118,8 +116,9 @@ class _Question:
             raise FetchFailed(error.finding.message, error.finding.remedy) from None
         finally:
             self._session.close()
-        if self._over.result():
-            raise FetchFailed(self._over.result(), self._remedy)
+        failed = self._over.result()
+        if failed is not None:
+            raise failed
 
 
 def read_list(message: OutputFrame | Message, into: NodeFetch, pattern: str | None) -> bool:

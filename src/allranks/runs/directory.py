@@ -394,7 +394,7 @@ class RunDirectory:
             return f"{folder}/node.log" if kind == NODE_LOG else f"{folder}/{OF_LOGS[kind]}rank_{rank:03d}.log"
         role = f"{self.role}/" if self.role else ""
         if kind == METRICS:
-            return f"{self.path}/outputs/{role}rank_{rank:02d}_metrics.jsonl"
+            return f"{self.path}/{OUTPUTS}/{role}rank_{rank:02d}_metrics.jsonl"
         evidence = f"{self.path}/evidence"
         if kind == RAS:
             return f"{evidence}/ras/{node_folder(node_index, node_name)}.txt"

@@ -52,7 +52,7 @@ def new_run(places: Places, now: float, suffix: str = "", again: RunDirectory | 
     Raise UsageError where none can be made.
     """
     with contextlib.ExitStack() as stack:
-        with early.Held():  # while a directory has neither a name here nor one who removes it
+        with early.HeldCtrlC():  # while a directory has neither a name here nor one who removes it
             run = again or RunDirectory.create(Path(places.runs_dir), places.name, now, suffix)
             stack.enter_context(over_when_interrupted(run))
             run.make_outputs()

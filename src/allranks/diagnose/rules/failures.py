@@ -345,8 +345,8 @@ def behind_agent(end: RankEnd, ranks: tuple[int, ...]) -> RankEnd:
     root = _root_cause(end.tail)
     if root is None or root.rank is None:
         return _by_error_file(end, ranks)
-    is_own = end.raised is not None and end.raised.type != "ChildFailedError"
-    is_own = is_own and end.details.rank in (None, root.rank)
+    of_agent = end.raised is None or end.raised.type == "ChildFailedError"
+    is_own = not of_agent and end.details.rank in (None, root.rank)
     pid = root.sighting.number("pid2")
     rank = root.rank if root.rank in ranks else end.rank  # it may count ranks that were not planned
     fact = end.fact._replace(rank=rank, pid=pid, code=root.code, signal=None)
